@@ -1,0 +1,168 @@
+#include "cost_models/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "cost_models/op_time.h"
+
+namespace meshwright::cost {
+namespace {
+
+// 2^60 ns, about 36 years: beyond any price, and sums of prices still fit.
+constexpr double kLongestSeconds = 1152921504.0;
+
+Nanoseconds Rounded(Seconds seconds) {
+  return ToNanoseconds(Seconds(std::min(seconds.value(), kLongestSeconds)));
+}
+
+const CollectiveFit& FitOf(const GpuModel& gpu, CollectiveKind kind, bool in_switch) {
+  const auto found = std::find_if(
+      gpu.collectives.begin(), gpu.collectives.end(),
+      [&](const CollectiveFit& fit) { return fit.kind == kind && fit.in_switch == in_switch; });
+  MW_CHECK(found != gpu.collectives.end());
+  return *found;
+}
+
+// Linear in log bytes between the points, flat beyond them.
+double EfficiencyAt(const CollectiveFit& fit, Bytes bytes) {
+  const std::vector<EfficiencyPoint>& curve = fit.curve;
+  const auto above = std::lower_bound(
+      curve.begin(), curve.end(), bytes.value(),
+      [](const EfficiencyPoint& point, int64_t value) { return point.bytes < value; });
+  if (above == curve.begin()) return curve.front().efficiency.value;
+  if (above == curve.end()) return curve.back().efficiency.value;
+  const EfficiencyPoint& below = *(above - 1);
+  const double part =
+      std::log2(static_cast<double>(bytes.value()) / static_cast<double>(below.bytes)) /
+      std::log2(static_cast<double>(above->bytes) / static_cast<double>(below.bytes));
+  return below.efficiency.value * (1 - part) + above->efficiency.value * part;
+}
+
+}  // namespace
+
+Result<CostModel> CostModel::Make(DeviceProfile profile, CostOptions options) {
+  MW_RETURN_IF_ERROR(Validate(profile).WithContext("device profile '" + profile.name + "'"));
+  for (const Precision precision : options.precisions) {
+    if (profile.gpu) {
+      MW_RETURN_IF_ERROR(PeakOf(profile, precision).status());
+    } else if (precision != Precision::kFp32 && precision != Precision::kFp64) {
+      return Unsupported("device profile '" + profile.name + "': CPUs have no measured rate for " +
+                         std::string(ToString(precision)) + "; allowed: fp32, fp64");
+    }
+  }
+  return CostModel(std::move(profile), std::move(options));
+}
+
+Seconds CostModel::ArithmeticTime(const Work& work) const {
+  if (work.kind != WorkKind::kGemm && work.kind != WorkKind::kAttention) return Seconds(0);
+  MW_CHECK(std::find(options_.precisions.begin(), options_.precisions.end(), work.precision) !=
+           options_.precisions.end());
+  if (work.flops.value() == 0) return Seconds(0);
+  const GemmShape shape{work.m, work.n, work.k, work.batch};
+  if (profile_.cpu) {
+    if (work.kind == WorkKind::kGemm) {
+      return work.flops / CpuGemmRateOf(shape, work.precision, *profile_.cpu);
+    }
+    return Seconds(0);  // a measured kernel, or bounded by memory: see MemoryTime
+  }
+  if (work.kind == WorkKind::kAttention) return work.flops / GpuAttentionRate(work, *profile_.gpu);
+  return GpuGemmTime(shape, *profile_.gpu, *PeakOf(profile_, work.precision),
+                     profile_.memory_bandwidth.value);
+}
+
+Seconds CostModel::MemoryTime(const Work& work) const {
+  const Bytes bytes = work.read + work.written;
+  if (profile_.gpu) {
+    const BytesPerSecond rate = profile_.memory_bandwidth.value * profile_.memory_efficiency.value;
+    return bytes / rate;
+  }
+  const CpuModel& cpu = *profile_.cpu;
+  const auto found =
+      std::find_if(cpu.kernels.begin(), cpu.kernels.end(), [&](const CpuKernelRate& rate) {
+        return rate.kernel == work.kernel && rate.precision == work.precision;
+      });
+  const BytesPerSecond rate =
+      found != cpu.kernels.end() ? found->rate.value : cpu.core_memory_bandwidth.value;
+  return bytes / rate;
+}
+
+OpPrice CostModel::ExplainOp(const Work& work) const {
+  MW_CHECK(work.kind != WorkKind::kCollective);
+  MW_CHECK(work.flops.value() >= 0 && work.read.value() >= 0 && work.written.value() >= 0);
+  MW_CHECK(work.m >= 0 && work.n >= 0 && work.k >= 0 && work.batch >= 0);
+  OpPrice price;
+  price.overhead = profile_.launch_overhead.value;
+  if (work.kind != WorkKind::kHost) {
+    price.arithmetic = ArithmeticTime(work);
+    price.memory = MemoryTime(work);
+  }
+  const Seconds body = std::max(price.arithmetic, price.memory);
+  price.time = Rounded(body + price.overhead);
+  const Seconds whole = (work.read + work.written) / profile_.memory_bandwidth.value;
+  const double share = body.value() > 0 ? whole.value() / body.value() : 0;
+  price.memory_milli = static_cast<int32_t>(std::ceil(std::clamp(share, 0.0, 1.0) * 1000));
+  return price;
+}
+
+CollectivePrice CostModel::ExplainCollective(const CollectiveWork& work,
+                                             const PathFacts& path) const {
+  MW_CHECK(Validate(path).ok() && work.bytes.value() >= 0);
+  if (path.ranks == 1) return {};
+  if (profile_.cpu) return PriceCpu(work, path);
+  CollectivePrice best = PriceGpu(CollectiveAlgorithm::kRing, work, path);
+  if (work.kind != CollectiveKind::kAllReduce) return best;
+  auto consider = [&](CollectiveAlgorithm algorithm) {
+    const CollectivePrice other = PriceGpu(algorithm, work, path);
+    if (other.time < best.time) best = other;
+  };
+  if (path.hosts > 1) consider(CollectiveAlgorithm::kHierarchical);
+  const bool has_fit =
+      std::any_of(profile_.gpu->collectives.begin(), profile_.gpu->collectives.end(),
+                  [](const CollectiveFit& fit) { return fit.in_switch; });
+  if (path.hosts == 1 && path.in_switch_reduction && has_fit) {
+    consider(CollectiveAlgorithm::kInSwitch);
+  }
+  return best;
+}
+
+CollectivePrice CostModel::PriceGpu(CollectiveAlgorithm algorithm, const CollectiveWork& work,
+                                    const PathFacts& path) const {
+  const GpuModel& gpu = *profile_.gpu;
+  const CollectiveFit& fit = FitOf(gpu, work.kind, algorithm == CollectiveAlgorithm::kInSwitch);
+  CollectivePrice price;
+  price.algorithm = algorithm;
+  price.wire = CountWire(algorithm, work, path);
+  const auto more_steps = static_cast<double>(std::max<int64_t>(price.wire.local_steps - 2, 0));
+  price.overhead = fit.latency.value + more_steps * (fit.step.value + path.local_latency) +
+                   static_cast<double>(price.wire.network_steps) *
+                       (gpu.network_overhead.value + path.network_latency);
+  if (price.wire.local_bytes.value() > 0) {
+    price.local =
+        price.wire.local_bytes / (path.local_bandwidth * EfficiencyAt(fit, price.wire.local_bytes));
+  }
+  if (price.wire.network_bytes.value() > 0) {
+    price.network =
+        price.wire.network_bytes / (path.network_bandwidth * gpu.network_efficiency.value);
+  }
+  price.time = Rounded(price.overhead + std::max(price.local, price.network));
+  return price;
+}
+
+CollectivePrice CostModel::PriceCpu(const CollectiveWork& work, const PathFacts& path) const {
+  const CpuModel& cpu = *profile_.cpu;
+  CollectivePrice price;
+  price.wire = CountWire(CollectiveAlgorithm::kRing, work, path);
+  const auto more_steps =
+      static_cast<double>(price.wire.local_steps + price.wire.network_steps - 1);
+  price.overhead = cpu.collective_latency.value + more_steps * cpu.collective_step.value +
+                   static_cast<double>(price.wire.network_steps) * path.network_latency;
+  price.local = price.wire.local_bytes / cpu.collective_bandwidth.value;
+  if (price.wire.network_bytes.value() > 0) {
+    price.network = price.wire.network_bytes / path.network_bandwidth;
+  }
+  price.time = Rounded(price.overhead + std::max(price.local, price.network));
+  return price;
+}
+
+}  // namespace meshwright::cost

@@ -1,0 +1,266 @@
+#include "cost_models/device_profile.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <tuple>
+
+#include "cost_models/profile_fields.h"
+#include "topologies/yaml_guard.h"
+
+namespace meshwright::cost {
+namespace {
+
+namespace fs = std::filesystem;
+using internal::Range;
+using topologies::DeviceKind;
+
+// Archive of VisitProfile that looks at every number: its range, and whether it is an assumption.
+class Inspector {
+ public:
+  Status Text(const char*, const std::string&) { return Status::Ok(); }
+  template <typename T, typename Parse>
+  Status Choice(const char*, const T&, Parse) {
+    return Status::Ok();
+  }
+  Status Flag(const char*, bool) { return Status::Ok(); }
+  Status Integer(const char* key, int64_t value, int64_t low, int64_t high) const {
+    return InRange(key, static_cast<double>(value),
+                   {static_cast<double>(low), static_cast<double>(high)});
+  }
+  template <typename T>
+  Status Value(const char* key, const Sourced<T>& field, Range range) {
+    Note(key, field.source);
+    if constexpr (std::is_same_v<T, int64_t>) {
+      return InRange(key, static_cast<double>(field.value), range);
+    } else {
+      return InRange(key, static_cast<double>(field.value.value()), range);
+    }
+  }
+  Status Value(const char* key, const Sourced<double>& field, Range range, const char*) {
+    Note(key, field.source);
+    return InRange(key, field.value, range);
+  }
+  template <typename T, typename F>
+  Status Section(const char* key, const T& value, F visit) {
+    return Inside(path_ + key + ".", value, visit);
+  }
+  template <typename T, typename F>
+  Status Optional(const char* key, const std::optional<T>& value, F visit) {
+    return value ? Section(key, *value, visit) : Status::Ok();
+  }
+  template <typename T, typename F>
+  Status List(const char* key, const std::vector<T>& items, F visit) {
+    if (items.size() > internal::kMaxListItems) {
+      return InvalidInput(fmt::format("{}{}: found {} items; allowed: up to {}", path_, key,
+                                      items.size(), internal::kMaxListItems));
+    }
+    for (size_t i = 0; i < items.size(); ++i) {
+      MW_RETURN_IF_ERROR(Inside(fmt::format("{}{}[{}].", path_, key, i), items[i], visit));
+    }
+    return Status::Ok();
+  }
+
+  std::vector<std::string> assumptions;
+
+ private:
+  template <typename T, typename F>
+  Status Inside(const std::string& path, const T& value, F visit) {
+    const std::string outer = std::exchange(path_, path);
+    const Status status = visit(*this, value);
+    path_ = outer;
+    return status;
+  }
+  Status InRange(const char* key, double value, Range range) const {
+    if (value >= range.low && value <= range.high) return Status::Ok();
+    return InvalidInput(fmt::format("{}{}: found {}; allowed: {} to {} (SI units)", path_, key,
+                                    value, range.low, range.high));
+  }
+  void Note(const char* key, const topologies::Source& source) {
+    if (source.origin == topologies::Origin::kAssumed) {
+      assumptions.push_back(path_ + key + ": " + source.text);
+    }
+  }
+
+  std::string path_;
+};
+
+template <typename Items, typename Key>
+bool AllDifferent(const Items& items, Key key) {
+  std::set<decltype(key(items.front()))> seen;
+  return std::all_of(items.begin(), items.end(),
+                     [&](const auto& item) { return seen.insert(key(item)).second; });
+}
+
+Status CheckGpu(const DeviceProfile& profile) {
+  const GpuModel& gpu = *profile.gpu;
+  if (profile.peaks.empty()) return InvalidInput("peaks: found none; a GPU needs at least one");
+  for (const bool backward : {false, true}) {
+    if (std::none_of(gpu.attention.begin(), gpu.attention.end(),
+                     [&](const AttentionRate& a) { return a.backward == backward; })) {
+      return InvalidInput(
+          fmt::format("gpu.attention: found no rate with backward: {}; needed: one "
+                      "at least",
+                      backward));
+    }
+  }
+  if (!AllDifferent(gpu.attention, [](const AttentionRate& a) {
+        return std::make_tuple(a.head_dim, a.backward);
+      })) {
+    return InvalidInput("gpu.attention: found one head size and pass twice; remove one");
+  }
+  if (!AllDifferent(gpu.collectives,
+                    [](const CollectiveFit& c) { return std::make_tuple(c.kind, c.in_switch); })) {
+    return InvalidInput("gpu.collectives: found one kind twice; remove one");
+  }
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+        CollectiveKind::kAllToAll, CollectiveKind::kBroadcast, CollectiveKind::kSend}) {
+    if (std::none_of(gpu.collectives.begin(), gpu.collectives.end(),
+                     [&](const CollectiveFit& c) { return c.kind == kind && !c.in_switch; })) {
+      return InvalidInput(fmt::format(
+          "gpu.collectives: found none of kind {} with in_switch: false; add it", ToString(kind)));
+    }
+  }
+  for (const CollectiveFit& fit : gpu.collectives) {
+    const bool rising = std::adjacent_find(fit.curve.begin(), fit.curve.end(),
+                                           [](const EfficiencyPoint& a, const EfficiencyPoint& b) {
+                                             return a.bytes >= b.bytes;
+                                           }) == fit.curve.end();
+    if (fit.curve.empty() || !rising) {
+      return InvalidInput(
+          fmt::format("gpu.collectives: the curve of {} is empty or its bytes do not "
+                      "rise; allowed: at least one point, in the order of bytes",
+                      ToString(fit.kind)));
+    }
+    if (fit.in_switch && fit.kind != CollectiveKind::kAllReduce) {
+      return InvalidInput(
+          fmt::format("gpu.collectives: found in_switch: true for {}; allowed: for "
+                      "all_reduce only",
+                      ToString(fit.kind)));
+    }
+  }
+  return Status::Ok();
+}
+
+Status CheckCpu(const CpuModel& cpu) {
+  for (const Precision precision : {Precision::kFp32, Precision::kFp64}) {
+    if (std::none_of(cpu.gemm.begin(), cpu.gemm.end(),
+                     [&](const CpuGemmRate& rate) { return rate.precision == precision; })) {
+      return InvalidInput(
+          fmt::format("cpu.gemm: found no rate for {}; needed: one at least", ToString(precision)));
+    }
+  }
+  if (!AllDifferent(cpu.gemm, [](const CpuGemmRate& r) {
+        return std::make_tuple(r.precision, r.m, r.n, r.k);
+      })) {
+    return InvalidInput("cpu.gemm: found one precision and shape twice; remove one");
+  }
+  if (!AllDifferent(cpu.kernels, [](const CpuKernelRate& r) {
+        return std::make_tuple(r.kernel, r.precision);
+      })) {
+    return InvalidInput("cpu.kernels: found one kernel and precision twice; remove one");
+  }
+  return Status::Ok();
+}
+
+std::string MissingProfile(const std::string& name) {
+  std::string names;
+  for (const std::string& known : ShippedProfileNames())
+    names += (names.empty() ? "" : ", ") + known;
+  const char* advice =
+      name == "cpu" ? "a CPU is never guessed: measure this machine with `meshwright calibrate`, "
+                      "which set-up runs"
+                    : "pass one of these names, or the path of a profile";
+  return fmt::format("device profile '{}': there is no file {}; known in {}: {}; {}", name,
+                     ProfileDir() + "/" + name + ".yaml", ProfileDir(),
+                     names.empty() ? "none" : names, advice);
+}
+
+}  // namespace
+
+Result<FlopsPerSecond> PeakOf(const DeviceProfile& profile, Precision precision) {
+  std::string known;
+  for (const PeakRate& peak : profile.peaks) {
+    if (peak.precision == precision) return peak.rate.value;
+    known += (known.empty() ? "" : ", ") + std::string(ToString(peak.precision));
+  }
+  return Unsupported(
+      fmt::format("device profile '{}': it has no peak rate for {}; it has: {}; choose "
+                  "one of these precisions or another device",
+                  profile.name, ToString(precision), known.empty() ? "none" : known));
+}
+
+Status Validate(const DeviceProfile& profile) {
+  if (profile.name.empty() || profile.name.size() > 80) {
+    return InvalidInput("name: found no name or one longer than 80 bytes");
+  }
+  const bool is_gpu = profile.kind == DeviceKind::kGpu;
+  if (profile.gpu.has_value() != is_gpu || profile.cpu.has_value() == is_gpu) {
+    return InvalidInput(
+        fmt::format("kind: found {} with{} a 'gpu' and with{} a 'cpu' section; needed: "
+                    "the section of its kind and no other",
+                    ToString(profile.kind), profile.gpu ? "" : "out", profile.cpu ? "" : "out"));
+  }
+  Inspector inspector;
+  MW_RETURN_IF_ERROR(internal::VisitProfile(inspector, profile));
+  if (!AllDifferent(profile.peaks, [](const PeakRate& p) { return p.precision; })) {
+    return InvalidInput("peaks: found one precision twice; remove one");
+  }
+  return is_gpu ? CheckGpu(profile) : CheckCpu(*profile.cpu);
+}
+
+std::vector<std::string> Assumptions(const DeviceProfile& profile) {
+  Inspector inspector;
+  const Status status = internal::VisitProfile(inspector, profile);
+  MW_CHECK(status.ok());
+  return std::move(inspector.assumptions);
+}
+
+std::string ProfileDir() {
+  const char* data = std::getenv("MESHWRIGHT_DATA_DIR");
+  if (data != nullptr && *data != '\0') return std::string(data) + "/profiles";
+  return MESHWRIGHT_PROFILE_DIR;
+}
+
+std::vector<std::string> ShippedProfileNames() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(ProfileDir(), error), end; !error && it != end;
+       it.increment(error)) {
+    if (it->path().extension() == ".yaml") names.push_back(it->path().stem().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<DeviceProfile> LoadDeviceProfile(const std::string& name_or_path) {
+  const bool is_path =
+      name_or_path.find('/') != std::string::npos || name_or_path.ends_with(".yaml");
+  const std::string path = is_path ? name_or_path : ProfileDir() + "/" + name_or_path + ".yaml";
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) {
+    return NotFound(is_path ? fmt::format("device profile: there is no file {}", path)
+                            : MissingProfile(name_or_path));
+  }
+  const auto size = fs::file_size(path, error);
+  if (error || size > kMaxTextBytes) {
+    return InvalidInput(
+        fmt::format("{}: found a file that is unreadable or larger than {} bytes; is "
+                    "this a device profile?",
+                    path, kMaxTextBytes));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return InvalidInput(fmt::format("{}: cannot be read; check its permissions", path));
+  return ParseDeviceProfile(text.str(), path);
+}
+
+}  // namespace meshwright::cost

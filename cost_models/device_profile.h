@@ -1,0 +1,156 @@
+// What a device can do: the numbers behind every price, each with its unit and source.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cost_models/collectives.h"
+#include "cost_models/work.h"
+#include "topologies/host.h"
+#include "topologies/status.h"
+#include "topologies/units.h"
+
+namespace meshwright::cost {
+
+/// A number and where it comes from. Origin kAssumed marks what nobody measured.
+template <typename T>
+struct Sourced {
+  T value{};
+  topologies::Source source;
+  friend bool operator==(const Sourced&, const Sourced&) = default;
+};
+
+/// Dense peak of one precision; never the figure for structured sparsity.
+struct PeakRate {
+  Precision precision = Precision::kFp32;
+  Sourced<FlopsPerSecond> rate;
+  friend bool operator==(const PeakRate&, const PeakRate&) = default;
+};
+
+/// Constants of the tile model of matrix products (gemm_time.h), and how well they fit.
+struct GemmFit {
+  Sourced<double> max_efficiency;  ///< of the dense peak, for endless tiles; ratio
+  Sourced<double> edge;   ///< elements: what the edges of a tile cost, as 1 + edge (1/tm + 1/tn)
+  Sourced<double> depth;  ///< elements of k that filling and emptying the pipeline costs
+  Sourced<double> quantisation;  ///< 1: whole waves of tiles; 0: waves of any fraction; ratio
+  Sourced<Seconds> fixed;        ///< of any product
+  Sourced<int64_t> fit_rows;     ///< measurements behind the fit; 0: none for this device
+  Sourced<double> fit_median;    ///< median of |predicted / measured - 1|; ratio
+  Sourced<double> fit_p90;       ///< its 90th percentile; ratio
+  friend bool operator==(const GemmFit&, const GemmFit&) = default;
+};
+
+/// Rate of fused attention: `rate` * L / (L + half_length) for L keys (causal) or 2 L (full mask).
+struct AttentionRate {
+  int64_t head_dim = 0;
+  bool backward = false;
+  Sourced<FlopsPerSecond> rate;  ///< for endless sequences; causal work counted as half
+  Sourced<double> half_length;   ///< tokens
+  friend bool operator==(const AttentionRate&, const AttentionRate&) = default;
+};
+
+/// Share of the wired bandwidth that a collective gets when each rank sends `bytes`.
+struct EfficiencyPoint {
+  int64_t bytes = 0;
+  Sourced<double> efficiency;  ///< ratio; above 1 for reductions in the switch
+  friend bool operator==(const EfficiencyPoint&, const EfficiencyPoint&) = default;
+};
+
+struct CollectiveFit {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  bool in_switch = false;              ///< NVLink SHARP
+  Sourced<Seconds> latency;            ///< of the smallest message
+  Sourced<Seconds> step;               ///< more for every step after the first two
+  std::vector<EfficiencyPoint> curve;  ///< bytes rise; between points linear in log bytes
+  friend bool operator==(const CollectiveFit&, const CollectiveFit&) = default;
+};
+
+struct GpuModel {
+  Sourced<int64_t> multiprocessors;
+  GemmFit gemm;
+  std::vector<AttentionRate> attention;  ///< by head size, forward and backward of each
+  std::vector<CollectiveFit>
+      collectives;  ///< every kind once; all-reduce also in the switch or not
+  Sourced<double>
+      network_efficiency;  ///< share of the NICs' bandwidth that a collective gets; ratio
+  Sourced<Seconds> network_overhead;     ///< of the library for every step over the network
+  Sourced<Bytes> context_memory;         ///< of a process that has the device open
+  Sourced<Bytes> library_memory;         ///< handles of the matrix libraries
+  Sourced<Bytes> communicator_memory;    ///< of the first communicator at initialisation
+  Sourced<Bytes> cta_collective_memory;  ///< of each communicator and CTA at its first collective
+  Sourced<Bytes> cta_message_memory;  ///< of each communicator and CTA at its first send or receive
+  Sourced<int64_t> default_ctas;      ///< of a communicator whose CTAs are not limited
+  friend bool operator==(const GpuModel&, const GpuModel&) = default;
+};
+
+/// A measured product C[m, n] += A[m, k] B[k, n] on one core.
+struct CpuGemmRate {
+  Precision precision = Precision::kFp32;
+  int64_t m = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+  Sourced<FlopsPerSecond> rate;
+  friend bool operator==(const CpuGemmRate&, const CpuGemmRate&) = default;
+};
+
+/// A measured kernel on one core: bytes that it reads and writes a second.
+struct CpuKernelRate {
+  std::string kernel;
+  Precision precision = Precision::kFp32;
+  Sourced<BytesPerSecond> rate;
+  friend bool operator==(const CpuKernelRate&, const CpuKernelRate&) = default;
+};
+
+/// One core prices an op; the simulator shares cores and memory between ranks.
+struct CpuModel {
+  Sourced<int64_t> cores;
+  Sourced<BytesPerSecond> core_memory_bandwidth;  ///< one core alone, read + write
+  std::vector<CpuGemmRate> gemm;                  ///< at least one for fp32 and one for fp64
+  std::vector<CpuKernelRate> kernels;             ///< others: bounded by `core_memory_bandwidth`
+  Sourced<Seconds> collective_latency;            ///< of a collective or message between threads
+  Sourced<Seconds> collective_step;               ///< more for every step after the first
+  Sourced<BytesPerSecond> collective_bandwidth;   ///< of the bytes that a rank sends
+  friend bool operator==(const CpuModel&, const CpuModel&) = default;
+};
+
+/// A GPU or a CPU; exactly the model of its kind is set.
+struct DeviceProfile {
+  std::string name;
+  std::string description;
+  topologies::DeviceKind kind = topologies::DeviceKind::kGpu;
+  Sourced<Bytes> memory;                     ///< as the driver reports it
+  Sourced<BytesPerSecond> memory_bandwidth;  ///< of the whole device
+  Sourced<double> memory_efficiency;         ///< share of it that good kernels reach; ratio
+  Sourced<Seconds> launch_overhead;          ///< of every op
+  std::vector<PeakRate> peaks;  ///< GPUs: at least one; CPUs: of one core, may be empty
+  std::optional<GpuModel> gpu;
+  std::optional<CpuModel> cpu;
+  friend bool operator==(const DeviceProfile&, const DeviceProfile&) = default;
+};
+
+/// Peak of a precision; kUnsupported names the precisions that the device has.
+Result<FlopsPerSecond> PeakOf(const DeviceProfile& profile, Precision precision);
+
+/// Every rule that a loaded profile keeps, for profiles made in code (a measured CPU).
+Status Validate(const DeviceProfile& profile);
+
+/// "field: text of the source" of every number that nobody measured or printed.
+std::vector<std::string> Assumptions(const DeviceProfile& profile);
+
+/// `source_name` stands in messages. kInvalidInput with line and field.
+Result<DeviceProfile> ParseDeviceProfile(std::string_view text, std::string_view source_name);
+std::string ToYaml(const DeviceProfile& profile);  ///< parses back to an equal profile
+
+/// A path (with '/' or ending in ".yaml"), or the name of a profile in `ProfileDir()`.
+/// kNotFound lists the names there are; for "cpu" it says how to measure one.
+Result<DeviceProfile> LoadDeviceProfile(const std::string& name_or_path);
+
+/// $MESHWRIGHT_DATA_DIR/profiles when the variable is set, else the folder of the sources.
+std::string ProfileDir();
+/// Names of the profiles in `ProfileDir()`, sorted.
+std::vector<std::string> ShippedProfileNames();
+
+}  // namespace meshwright::cost

@@ -1,0 +1,147 @@
+// The fields of a device profile, listed once for reader, writer and checks.
+//
+// An archive `A` has: Text, Choice, Integer, Value (one overload a unit), Section, Optional, List.
+// Each returns a Status; `Profile` may be const.
+#pragma once
+
+#include "cost_models/device_profile.h"
+
+namespace meshwright::cost::internal {
+
+inline constexpr size_t kMaxListItems = 4096;
+inline constexpr double kMostBytes = 1e15;
+inline constexpr double kMostRate = 1e18;  // bytes or operations a second
+
+/// Allowed values, in SI units; the ends are allowed.
+struct Range {
+  double low = 0;
+  double high = 0;
+};
+
+inline constexpr Range kRate{1, kMostRate};
+inline constexpr Range kSize{0, kMostBytes};
+inline constexpr Range kTime{0, 1};  // seconds
+inline constexpr Range kRatio{0, 1};
+inline constexpr Range kCount{1, 1e6};
+inline constexpr Range kLength{0, 1e6};
+
+template <typename A, typename T>
+Status VisitGemm(A& archive, T& gemm) {
+  MW_RETURN_IF_ERROR(archive.Value("max_efficiency", gemm.max_efficiency, Range{0.01, 1}, "ratio"));
+  MW_RETURN_IF_ERROR(archive.Value("edge", gemm.edge, kLength, "elements"));
+  MW_RETURN_IF_ERROR(archive.Value("depth", gemm.depth, kLength, "elements"));
+  MW_RETURN_IF_ERROR(archive.Value("quantisation", gemm.quantisation, kRatio, "ratio"));
+  MW_RETURN_IF_ERROR(archive.Value("fixed", gemm.fixed, kTime));
+  MW_RETURN_IF_ERROR(archive.Value("fit_rows", gemm.fit_rows, Range{0, 1e9}));
+  MW_RETURN_IF_ERROR(archive.Value("fit_median", gemm.fit_median, Range{0, 100}, "ratio"));
+  MW_RETURN_IF_ERROR(archive.Value("fit_p90", gemm.fit_p90, Range{0, 100}, "ratio"));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitAttention(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Integer("head_dim", item.head_dim, 1, 65536));
+  MW_RETURN_IF_ERROR(archive.Flag("backward", item.backward));
+  MW_RETURN_IF_ERROR(archive.Value("rate", item.rate, kRate));
+  MW_RETURN_IF_ERROR(archive.Value("half_length", item.half_length, kLength, "tokens"));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitPoint(A& archive, T& point) {
+  MW_RETURN_IF_ERROR(archive.Integer("bytes", point.bytes, 1, int64_t{1} << 50));
+  MW_RETURN_IF_ERROR(archive.Value("efficiency", point.efficiency, Range{1e-4, 2}, "ratio"));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitCollective(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Choice("kind", item.kind, ParseCollectiveKind));
+  MW_RETURN_IF_ERROR(archive.Flag("in_switch", item.in_switch));
+  MW_RETURN_IF_ERROR(archive.Value("latency", item.latency, kTime));
+  MW_RETURN_IF_ERROR(archive.Value("step", item.step, kTime));
+  MW_RETURN_IF_ERROR(
+      archive.List("curve", item.curve, [](auto& a, auto& x) { return VisitPoint(a, x); }));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitGpu(A& archive, T& gpu) {
+  MW_RETURN_IF_ERROR(archive.Value("multiprocessors", gpu.multiprocessors, kCount));
+  MW_RETURN_IF_ERROR(
+      archive.Section("gemm", gpu.gemm, [](auto& a, auto& x) { return VisitGemm(a, x); }));
+  MW_RETURN_IF_ERROR(archive.List("attention", gpu.attention,
+                                  [](auto& a, auto& x) { return VisitAttention(a, x); }));
+  MW_RETURN_IF_ERROR(archive.List("collectives", gpu.collectives,
+                                  [](auto& a, auto& x) { return VisitCollective(a, x); }));
+  MW_RETURN_IF_ERROR(
+      archive.Value("network_efficiency", gpu.network_efficiency, Range{0.01, 1}, "ratio"));
+  MW_RETURN_IF_ERROR(archive.Value("network_overhead", gpu.network_overhead, kTime));
+  MW_RETURN_IF_ERROR(archive.Value("context_memory", gpu.context_memory, kSize));
+  MW_RETURN_IF_ERROR(archive.Value("library_memory", gpu.library_memory, kSize));
+  MW_RETURN_IF_ERROR(archive.Value("communicator_memory", gpu.communicator_memory, kSize));
+  MW_RETURN_IF_ERROR(archive.Value("cta_collective_memory", gpu.cta_collective_memory, kSize));
+  MW_RETURN_IF_ERROR(archive.Value("cta_message_memory", gpu.cta_message_memory, kSize));
+  MW_RETURN_IF_ERROR(archive.Value("default_ctas", gpu.default_ctas, kCount));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitCpuGemm(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Choice("precision", item.precision, ParsePrecision));
+  MW_RETURN_IF_ERROR(archive.Integer("m", item.m, 1, 1 << 30));
+  MW_RETURN_IF_ERROR(archive.Integer("n", item.n, 1, 1 << 30));
+  MW_RETURN_IF_ERROR(archive.Integer("k", item.k, 1, 1 << 30));
+  MW_RETURN_IF_ERROR(archive.Value("rate", item.rate, kRate));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitCpuKernel(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Text("kernel", item.kernel));
+  MW_RETURN_IF_ERROR(archive.Choice("precision", item.precision, ParsePrecision));
+  MW_RETURN_IF_ERROR(archive.Value("rate", item.rate, kRate));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitCpu(A& archive, T& cpu) {
+  MW_RETURN_IF_ERROR(archive.Value("cores", cpu.cores, kCount));
+  MW_RETURN_IF_ERROR(archive.Value("core_memory_bandwidth", cpu.core_memory_bandwidth, kRate));
+  MW_RETURN_IF_ERROR(
+      archive.List("gemm", cpu.gemm, [](auto& a, auto& x) { return VisitCpuGemm(a, x); }));
+  MW_RETURN_IF_ERROR(
+      archive.List("kernels", cpu.kernels, [](auto& a, auto& x) { return VisitCpuKernel(a, x); }));
+  MW_RETURN_IF_ERROR(archive.Value("collective_latency", cpu.collective_latency, kTime));
+  MW_RETURN_IF_ERROR(archive.Value("collective_step", cpu.collective_step, kTime));
+  MW_RETURN_IF_ERROR(archive.Value("collective_bandwidth", cpu.collective_bandwidth, kRate));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitPeak(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Choice("precision", item.precision, ParsePrecision));
+  MW_RETURN_IF_ERROR(archive.Value("rate", item.rate, kRate));
+  return Status::Ok();
+}
+
+template <typename A, typename Profile>
+Status VisitProfile(A& archive, Profile& profile) {
+  MW_RETURN_IF_ERROR(archive.Text("name", profile.name));
+  MW_RETURN_IF_ERROR(archive.Text("description", profile.description));
+  MW_RETURN_IF_ERROR(archive.Choice("kind", profile.kind, topologies::ParseDeviceKind));
+  MW_RETURN_IF_ERROR(archive.Value("memory", profile.memory, Range{1, kMostBytes}));
+  MW_RETURN_IF_ERROR(archive.Value("memory_bandwidth", profile.memory_bandwidth, kRate));
+  MW_RETURN_IF_ERROR(
+      archive.Value("memory_efficiency", profile.memory_efficiency, Range{0.01, 1}, "ratio"));
+  MW_RETURN_IF_ERROR(archive.Value("launch_overhead", profile.launch_overhead, kTime));
+  MW_RETURN_IF_ERROR(
+      archive.List("peaks", profile.peaks, [](auto& a, auto& x) { return VisitPeak(a, x); }));
+  MW_RETURN_IF_ERROR(
+      archive.Optional("gpu", profile.gpu, [](auto& a, auto& x) { return VisitGpu(a, x); }));
+  MW_RETURN_IF_ERROR(
+      archive.Optional("cpu", profile.cpu, [](auto& a, auto& x) { return VisitCpu(a, x); }));
+  return Status::Ok();
+}
+
+}  // namespace meshwright::cost::internal

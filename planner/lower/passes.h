@@ -1,0 +1,65 @@
+// The named passes that turn a layer item into block templates:
+//   build -> shard -> fuse -> differentiate -> recompute -> place -> allocate.
+// Each is a function on Graphs whose result can be dumped (LowerOptions::dump).
+#pragma once
+
+#include "planner/lower/graph.h"
+#include "planner/lower/item.h"
+
+namespace meshwright::planner::lower {
+
+/// build: forward graph of an item with unsharded activation shapes.
+/// `with_delta`: the residual stream enters as a pair (r, pending addend).
+Graph BuildLayer(const SplitFacts& split, int kind_index, const ItemParameters& parameters,
+                 bool with_delta);
+Graph BuildEmbedding(const SplitFacts& split, const ItemParameters& parameters);
+/// The head up to the logits' input: final norm and the vocabulary product; the loss is added by
+/// AddLoss once the graph is sharded. `row_chunks` cuts the rows so that logits never exist whole.
+Graph BuildHead(const SplitFacts& split, const ItemParameters& parameters);
+
+/// shard: local shapes; collectives around column- and row-cut products, biases after reductions.
+void Shard(Graph& graph, const SplitFacts& split);
+
+/// fuse: add + norm -> norm with delta; drops what the fusion leaves unused.
+void Fuse(Graph& graph);
+
+/// differentiate: appends to a copy of the forward tensors the gradient ops in reverse order.
+/// `first`: the first micro-batch of the step, which writes gradients that later ones add to.
+/// The result still refers to forward tensors; recompute decides where those come from.
+struct DifferentiateOptions {
+  bool first = false;
+  bool tied_here = false;  ///< the embedding's gradient always adds to the head's
+};
+Graph Differentiate(const Graph& forward, const SplitFacts& split,
+                    const ItemParameters& parameters, const DifferentiateOptions& options);
+
+/// recompute: marks in both graphs what is saved under `mode` and puts the forward ops that remake
+/// the rest in front of their first use in backward.
+void ApplyRecompute(Graph& forward, Graph& backward, Recompute mode);
+
+/// The head's forward, loss and backward as one graph (row-chunked), from the sharded head.
+Graph BuildHeadStep(const SplitFacts& split, const ItemParameters& parameters, bool first,
+                    int64_t row_chunks);
+/// Row chunks of the head so that one chunk of logits stays within `kLogitsChunkBytes`.
+int64_t HeadRowChunks(const SplitFacts& split);
+inline constexpr int64_t kLogitsChunkBytes = int64_t{256} << 20;
+
+/// place: streams and events. allocate: saved and scratch offsets. The result is a template.
+struct BlockOptions {
+  int64_t scratch_begin = 0;  ///< first byte of Region::kScratch that the block may use
+  bool tensor_stream = false;  ///< some block of the rank uses the tensor stream
+};
+Block PlaceAndAllocate(const Graph& graph, const BlockOptions& options);
+
+/// Lays out the tensors marked saved: the same offsets in forward and backward. Returns bytes.
+int64_t AllocateSaved(Graph& forward, Graph* backward);
+
+/// Text of a graph for dumps.
+std::string DumpGraph(const Graph& graph);
+
+/// Elements of the attention workspace: score blocks of 64 query rows, twice, and row sums.
+constexpr int64_t AttentionWorkspaceElements(int64_t sequence, int64_t heads, int64_t batch) {
+  return 2 * 64 * sequence + batch * heads * sequence;
+}
+
+}  // namespace meshwright::planner::lower

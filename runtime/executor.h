@@ -1,0 +1,98 @@
+// Executor: runs the program of one rank. One issuing thread walks the task list and appends ops to
+// streams; one arena, allocated once, has exactly the planned size.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "planner/ir/program.h"
+#include "planner/ir/trace.h"
+#include "runtime/communicator.h"
+#include "runtime/data_source.h"
+#include "runtime/kernels.h"
+#include "runtime/lr_schedule.h"
+#include "runtime/shadow.h"
+#include "topologies/status.h"
+
+namespace meshwright::runtime {
+
+inline constexpr size_t kTaskKindCount = static_cast<size_t>(planner::TaskKind::kReadBack) + 1;
+/// Seconds that ops of each kind of task took, waiting for partners included.
+using BusySeconds = std::array<double, kTaskKindCount>;
+
+/// One finished step on one rank.
+struct StepReport {
+  int rank = 0;
+  int64_t step = 0;  ///< 0-based
+  /// Loss a token and global gradient norm, the same on all ranks; NaN when the program reads nothing
+  /// back or no token of the step counts.
+  double loss = 0.0;
+  double grad_norm = 0.0;
+  double learning_rate = 0.0;
+  double step_time_s = 0.0;   ///< from the end of the step before (of the set-up for the first)
+  double tokens_per_s = 0.0;  ///< global batch x sequence / step time
+  BusySeconds busy_s{};
+};
+
+/// Memory of a rank as a hook sees it. Element offsets of parameters and gradients stand in
+/// `program.parameters`, areas in `program.arena`.
+struct ArenaView {
+  int rank = 0;
+  int64_t step = 0;
+  const planner::RankProgram& program;
+  const planner::RankBinding& binding;
+  std::byte* arena = nullptr;
+};
+
+struct RunOptions {
+  int64_t steps = 1;
+  uint64_t seed = 1;  ///< of the initial parameters
+  LrOptions lr;
+  OptimizerOptions optimizer;
+  double deadline_s = 60.0;  ///< for an operation to meet its partners
+  /// Bytes the arena may have; 0: as planned. Less than planned is refused.
+  int64_t arena_bytes = 0;
+  bool trace = false;  ///< keep a row a task and step
+  std::optional<ShadowOptions> shadow;
+
+  /// False: the label at `position` (0 .. S-1) of `sample` (0 .. global_batch-1) is masked (-100).
+  std::function<bool(int64_t step, int64_t sample, int64_t position)> label_counts;
+  /// After each step, on the issuing thread of each rank: calls of several ranks overlap.
+  std::function<void(const StepReport&)> on_step;
+  /// Each step when the gradients are complete and reduced, before the optimizer touches anything;
+  /// on a stream worker of each rank: calls of several ranks overlap.
+  std::function<void(const ArenaView&)> on_gradients;
+  /// After the last step (step = steps), on the issuing thread.
+  std::function<void(const ArenaView&)> on_finish;
+};
+
+struct RunSummary {
+  int rank = 0;
+  std::vector<double> losses;      ///< a step each; empty when the program reads nothing back
+  std::vector<double> grad_norms;
+  std::vector<double> step_times_s;
+  double tokens_per_s = 0.0;  ///< of all steps but the first (of that one if there is no other)
+  int64_t planned_bytes = 0;  ///< sum of the plan's memory breakdown
+  int64_t arena_bytes = 0;    ///< allocated
+  BusySeconds busy_s{};
+  std::vector<planner::TraceRow> trace;  ///< by (step, task)
+  ShadowReport shadow;
+};
+
+/// Runs `steps` steps of rank `rank`. All ranks of `world` (as many as `programs.ranks`) call this with
+/// equal programs; that is checked first. `data` may be shared by ranks.
+///
+/// Samples of a step are numbered 0 .. global_batch-1; row j of micro-batch i of data-parallel rank d
+/// is sample (i * dp + d) * micro_batch + j. Token arrays are [S, micro_batch], sequence first.
+///
+/// Errors: kInfeasible for an arena that is too small or a program that is not safe to run;
+/// kRunFailed when an op fails anywhere: the first failure, with rank, step, task and op, is returned
+/// on every rank.
+Result<RunSummary> Execute(const planner::Programs& programs, int rank, Communicator& world,
+                           const KernelTable& kernels, DataSource& data, const RunOptions& options);
+
+}  // namespace meshwright::runtime

@@ -1,0 +1,62 @@
+// What a rank notes about its steps: times by task, results read back.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "runtime/executor.h"
+#include "runtime/issue_order.h"
+
+namespace meshwright::runtime {
+
+/// Keeps the steps in flight (at most kStepsInFlight) and turns finished ones into reports.
+class StepRecorder {
+ public:
+  static constexpr int64_t kStepsInFlight = 2;
+
+  StepRecorder(const planner::Programs& programs, int rank, const RunOptions& options);
+
+  /// Times are nanoseconds from `origin_ns` of the steady clock.
+  void SetOrigin(int64_t origin_ns);
+  int64_t Now() const;
+  /// Nanoseconds of the steady clock, which all processes of a host share.
+  static int64_t SteadyNow();
+
+  /// Issuing thread: step begins; the step kStepsInFlight before it was finished.
+  void Begin(int64_t step);
+  /// Stream worker: the op ran.
+  void OnOp(const IssuedOp& op, int64_t step, int64_t start_ns, int64_t end_ns);
+  /// Stream worker of kReadBack.
+  void OnReadBack(int64_t step, double loss, double grad_norm);
+  /// Issuing thread, once the step is done: adds it to the summary.
+  StepReport Finish(int64_t step);
+  RunSummary TakeSummary();
+
+ private:
+  struct TaskTimes {
+    std::atomic<int64_t> start{0};
+    std::atomic<int64_t> end{0};
+  };
+  struct StepTimes {
+    std::unique_ptr<TaskTimes[]> tasks;
+    std::array<std::atomic<int64_t>, kTaskKindCount> busy_ns{};
+    bool read_back = false;
+    double loss = 0.0;
+    double grad_norm = 0.0;
+  };
+  StepTimes& At(int64_t step) { return steps_[static_cast<size_t>(step % kStepsInFlight)]; }
+  void AddTrace(int64_t step, StepTimes& times);
+
+  const planner::RankProgram& program_;
+  const RunOptions& options_;
+  const int rank_;
+  const double tokens_per_step_;
+  int64_t origin_ns_ = 0;
+  int64_t last_end_ns_ = 0;
+  std::array<StepTimes, kStepsInFlight> steps_;
+  RunSummary summary_;
+};
+
+}  // namespace meshwright::runtime

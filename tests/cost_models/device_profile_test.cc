@@ -1,0 +1,217 @@
+#include "cost_models/device_profile.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/cost_models/cpu_profile.h"
+
+namespace meshwright::cost {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+DeviceProfile Load(const std::string& name) {
+  Result<DeviceProfile> profile = LoadDeviceProfile(name);
+  EXPECT_TRUE(profile.ok()) << profile.status().message();
+  return profile.ok() ? *profile : DeviceProfile{};
+}
+
+double Peak(const DeviceProfile& profile, Precision precision) {
+  const Result<FlopsPerSecond> peak = PeakOf(profile, precision);
+  return peak.ok() ? peak->value() : 0;
+}
+
+// `text` with the first `from` replaced.
+std::string With(std::string text, const std::string& from, const std::string& to) {
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+Status Refusal(const std::string& text) {
+  const Result<DeviceProfile> profile = ParseDeviceProfile(text, "p.yaml");
+  EXPECT_FALSE(profile.ok());
+  return profile.ok() ? Status::Ok() : profile.status();
+}
+
+TEST(DeviceProfile, ShippedOnesLoadAndRoundTrip) {
+  EXPECT_THAT(ShippedProfileNames(),
+              ElementsAre("a100-40", "a100-80", "b200", "h100-sxm", "h200-sxm", "l40s", "v100-32"));
+  for (const std::string& name : ShippedProfileNames()) {
+    const DeviceProfile profile = Load(name);
+    EXPECT_EQ(profile.name, name);
+    EXPECT_TRUE(Validate(profile).ok());
+    const Result<DeviceProfile> again = ParseDeviceProfile(ToYaml(profile), "again");
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(*again, profile) << name;
+  }
+}
+
+TEST(DeviceProfile, DensePeaksAndSizes) {
+  const DeviceProfile h200 = Load("h200-sxm");
+  EXPECT_DOUBLE_EQ(Peak(h200, Precision::kBf16), 989.4e12);
+  EXPECT_EQ(h200.memory.value, Bytes(int64_t{143771} << 20));
+  EXPECT_DOUBLE_EQ(h200.memory_bandwidth.value.value(), 4.8e12);
+  EXPECT_EQ(h200.gpu->multiprocessors.value, 132);
+  EXPECT_EQ(h200.gpu->context_memory.value, Bytes(int64_t{527} << 20));
+  EXPECT_DOUBLE_EQ(Peak(Load("a100-80"), Precision::kBf16), 312e12);
+  EXPECT_DOUBLE_EQ(Peak(Load("b200"), Precision::kBf16), 2250e12);
+  EXPECT_DOUBLE_EQ(Peak(Load("v100-32"), Precision::kFp16), 125e12);
+  // fp8 is twice bf16 where it exists: a sparse figure in either would break this.
+  for (const char* name : {"h100-sxm", "h200-sxm", "b200", "l40s"}) {
+    const DeviceProfile profile = Load(name);
+    EXPECT_NEAR(Peak(profile, Precision::kFp8) / Peak(profile, Precision::kBf16), 2, 0.03) << name;
+  }
+}
+
+TEST(DeviceProfile, MissingPrecisionIsNamed) {
+  const Result<FlopsPerSecond> peak = PeakOf(Load("v100-32"), Precision::kBf16);
+  ASSERT_FALSE(peak.ok());
+  EXPECT_EQ(peak.status().code(), StatusCode::kUnsupported);
+  EXPECT_THAT(peak.status().message(),
+              HasSubstr("no peak rate for bf16; it has: fp64, fp32, fp16"));
+}
+
+TEST(DeviceProfile, AssumptionsAreListed) {
+  EXPECT_THAT(
+      Assumptions(Load("l40s")),
+      ::testing::Contains(HasSubstr("gpu.gemm.max_efficiency: the constants fitted on A100")));
+  EXPECT_THAT(Assumptions(Load("h200-sxm")),
+              Not(::testing::Contains(HasSubstr("gpu.gemm.max_efficiency"))));
+  EXPECT_THAT(Assumptions(InventedCpu()), IsEmpty());
+}
+
+TEST(DeviceProfile, MissingProfilesSayWhatToDo) {
+  const Status cpu = LoadDeviceProfile("cpu").status();
+  EXPECT_EQ(cpu.code(), StatusCode::kNotFound);
+  EXPECT_THAT(cpu.message(), HasSubstr("meshwright calibrate"));
+  const Status other = LoadDeviceProfile("h300").status();
+  EXPECT_EQ(other.code(), StatusCode::kNotFound);
+  EXPECT_THAT(other.message(), HasSubstr("h200-sxm"));
+  EXPECT_EQ(LoadDeviceProfile("/no/such.yaml").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(LoadDeviceProfile("/").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(LoadDeviceProfile("").status().code(), StatusCode::kNotFound);
+}
+
+TEST(DeviceProfile, CpuProfileIsWrittenAndFoundInTheDataFolder) {
+  const std::filesystem::path data = std::filesystem::path(testing::TempDir()) / "mw-profile-test";
+  std::filesystem::create_directories(data / "profiles");
+  std::ofstream(data / "profiles" / "cpu.yaml") << ToYaml(InventedCpu());
+  ASSERT_EQ(setenv("MESHWRIGHT_DATA_DIR", data.c_str(), 1), 0);
+  const DeviceProfile cpu = Load("cpu");
+  EXPECT_THAT(ShippedProfileNames(), ElementsAre("cpu"));
+  unsetenv("MESHWRIGHT_DATA_DIR");
+  EXPECT_EQ(cpu, InventedCpu());
+  EXPECT_EQ(Load(data / "profiles" / "cpu.yaml"), InventedCpu());
+  std::filesystem::remove_all(data);
+}
+
+TEST(DeviceProfile, OddTextSurvivesTheRoundTrip) {
+  DeviceProfile profile = InventedCpu();
+  profile.description = "quote \" backslash \\ tab \t colon: # hash 'x' {y} \xC3\xA9 - null";
+  profile.memory.source.text = "line one\nline two";
+  profile.cpu->kernels[0].kernel = "true";
+  profile.launch_overhead.value = Seconds(1.0 / 3 * 1e-6);
+  const Result<DeviceProfile> again = ParseDeviceProfile(ToYaml(profile), "again");
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(*again, profile);
+}
+
+TEST(DeviceProfile, BadFieldsAreRefusedWithLineAndField) {
+  const std::string good = ToYaml(InventedCpu());
+  ASSERT_TRUE(ParseDeviceProfile(good, "p.yaml").ok());
+  const struct {
+    const char* from;
+    const char* to;
+    const char* message;
+  } cases[] = {
+      {"version: 1", "version: 2", "allowed: 'meshwright-device-profile' version 1"},
+      {"name: \"test-cpu\"\n", "", "name: found nothing"},
+      {"kind: cpu", "kind: tpu", "kind: found 'tpu'"},
+      {"kind: cpu", "kind: gpu", "needed: the section of its kind"},
+      {"unit: GiB", "unit: Gib", "found the unit 'Gib'; allowed: GiB, GB"},
+      {"value: 8, unit: GiB", "value: -8, unit: GiB", "memory: found -8 GiB"},
+      {"value: 8, unit: GiB", "value: nan, unit: GiB", "memory.value: found 'nan'"},
+      {"value: 8, unit: GiB", "value: 1e300, unit: GiB", "memory: found 1e+300"},
+      {"value: 8, unit: GiB", "value: 8x, unit: GiB", "found '8x'; allowed: a number"},
+      {"value: 4, unit: count", "value: 4.5, unit: count", "cores: found 4.5"},
+      {"value: 8, unit: GiB, source: s1", "value: 8, unit: GiB, source: s9", "the source 's9'"},
+      {"memory_efficiency:", "memory_eficiency:", "memory_efficiency: found nothing"},
+      {"    collective_latency", "    colour: red\n    collective_latency", "line "},
+      {"m: 512", "m: 0", "cpu.gemm[1].m: found 0"},
+      {"precision: fp64", "precision: fp32", "cpu.gemm: found no rate for fp64"},
+      {"m: 64\n      n: 64\n      k: 64", "m: 512\n      n: 512\n      k: 512", "shape twice"},
+      {"format: meshwright-device-profile", "format: [1, 2]", "format: found no plain value"},
+      {"sources:\n", "sources: 7\nother:\n", "sources: found no mapping"},
+      {"origin: measured", "origin: rumour", "sources.s1.origin: found 'rumour'"},
+      {"kind: cpu", "kind: cpu\nkind: cpu", "found 'kind' twice"},
+      {"  gemm:", "  gemm: 3\n  nothing:", "cpu.gemm: found no list"},
+  };
+  for (const auto& c : cases) {
+    const Status status = Refusal(With(good, c.from, c.to));
+    EXPECT_EQ(status.code(), StatusCode::kInvalidInput) << c.to;
+    EXPECT_THAT(status.message(), HasSubstr(c.message)) << c.to;
+    EXPECT_THAT(status.message(), HasSubstr("p.yaml:")) << c.to;
+  }
+}
+
+TEST(DeviceProfile, TextThatIsNoProfileIsRefused) {
+  for (const std::string& text :
+       {std::string(), std::string("[]"), std::string("a: b: c"), std::string("{"),
+        std::string("\xFF\xFE"), std::string("x\0y", 3), std::string("- - - -"),
+        std::string("a: &x [1]\nb: *x"), std::string(200, '['), std::string("? {a: 1}\n: 2"),
+        std::string("!!binary abc"), std::string("format: meshwright-device-profile")}) {
+    EXPECT_EQ(Refusal(text).code(), StatusCode::kInvalidInput) << text;
+  }
+}
+
+TEST(DeviceProfile, CutAndChangedTextNeverCrashes) {
+  const std::string good = ToYaml(Load("h200-sxm"));
+  for (size_t cut = 0; cut < good.size(); cut += 97) {
+    EXPECT_FALSE(ParseDeviceProfile(good.substr(0, cut), "cut").ok()) << cut;
+  }
+  int refused = 0;
+  for (size_t at = 0; at < good.size(); at += 61) {
+    for (const char c : {'{', '}', ':', '-', '\n', '"', '9'}) {
+      std::string text = good;
+      text[at] = c;
+      refused += ParseDeviceProfile(text, "changed").ok() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+TEST(DeviceProfile, GpuSectionsMustBeComplete) {
+  const DeviceProfile good = Load("a100-80");
+  auto broken = [&](auto change) {
+    DeviceProfile profile = good;
+    change(&profile);
+    return Validate(profile).message();
+  };
+  EXPECT_THAT(broken([](DeviceProfile* p) { p->peaks.clear(); }), HasSubstr("peaks"));
+  EXPECT_THAT(broken([](DeviceProfile* p) { p->peaks.push_back(p->peaks[0]); }),
+              HasSubstr("twice"));
+  EXPECT_THAT(broken([](DeviceProfile* p) { p->gpu->attention.resize(1); }),
+              HasSubstr("backward: true"));
+  EXPECT_THAT(broken([](DeviceProfile* p) { p->gpu->collectives.pop_back(); }),
+              HasSubstr("none of kind send"));
+  EXPECT_THAT(broken([](DeviceProfile* p) { p->gpu->collectives[0].curve.clear(); }),
+              HasSubstr("curve of all_reduce"));
+  EXPECT_THAT(broken([](DeviceProfile* p) {
+                auto& curve = p->gpu->collectives[0].curve;
+                std::swap(curve[0], curve[1]);
+              }),
+              HasSubstr("do not rise"));
+  EXPECT_THAT(broken([](DeviceProfile* p) { p->gpu->gemm.max_efficiency.value = 1.5; }),
+              HasSubstr("gpu.gemm.max_efficiency: found 1.5"));
+}
+
+}  // namespace
+}  // namespace meshwright::cost

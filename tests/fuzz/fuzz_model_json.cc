@@ -1,0 +1,23 @@
+// Hugging Face configurations: whatever the text, a checked model or an error with a message.
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "planner/ir/load_model.h"
+#include "planner/ir/model_yaml.h"
+
+using namespace meshwright;
+using namespace meshwright::planner;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const Result<ModelSpec> model = ParseHfConfig(text, "input");
+  if (!model.ok()) {
+    if (model.status().message().empty() || model.status().message().size() > 60000) std::abort();
+    return 0;
+  }
+  if (TotalParameters(*model) <= 0) std::abort();
+  const Result<ModelSpec> again = ParseModelYaml(PrintModelYaml(*model), "printed");
+  if (!again.ok() || !(*again == *model)) std::abort();
+  return 0;
+}
