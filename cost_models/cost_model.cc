@@ -24,19 +24,32 @@ const CollectiveFit& FitOf(const GpuModel& gpu, CollectiveKind kind, bool in_swi
   return *found;
 }
 
-// Linear in log bytes between the points, flat beyond them.
-double EfficiencyAt(const CollectiveFit& fit, Bytes bytes) {
+// Bytes that take as long on links of full efficiency: linear between the points of the curve, so
+// that more bytes never take less time; of constant efficiency beyond them.
+double EffectiveBytes(const CollectiveFit& fit, Bytes bytes) {
   const std::vector<EfficiencyPoint>& curve = fit.curve;
+  auto effective = [](const EfficiencyPoint& point) {
+    return static_cast<double>(point.bytes) / point.efficiency.value;
+  };
+  const auto size = static_cast<double>(bytes.value());
   const auto above = std::lower_bound(
       curve.begin(), curve.end(), bytes.value(),
       [](const EfficiencyPoint& point, int64_t value) { return point.bytes < value; });
-  if (above == curve.begin()) return curve.front().efficiency.value;
-  if (above == curve.end()) return curve.back().efficiency.value;
+  if (above == curve.begin()) return size / curve.front().efficiency.value;
+  if (above == curve.end()) return size / curve.back().efficiency.value;
   const EfficiencyPoint& below = *(above - 1);
   const double part =
-      std::log2(static_cast<double>(bytes.value()) / static_cast<double>(below.bytes)) /
-      std::log2(static_cast<double>(above->bytes) / static_cast<double>(below.bytes));
-  return below.efficiency.value * (1 - part) + above->efficiency.value * part;
+      (size - static_cast<double>(below.bytes)) / static_cast<double>(above->bytes - below.bytes);
+  return effective(below) + part * (effective(*above) - effective(below));
+}
+
+// The rate measured for the work's kernel and precision; nullptr: none.
+template <typename Rate>
+const Rate* Find(const std::vector<Rate>& rates, const Work& work) {
+  for (const Rate& rate : rates) {
+    if (rate.precision == work.precision && rate.kernel == work.kernel) return &rate;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -55,36 +68,39 @@ Result<CostModel> CostModel::Make(DeviceProfile profile, CostOptions options) {
 }
 
 Seconds CostModel::ArithmeticTime(const Work& work) const {
-  if (work.kind != WorkKind::kGemm && work.kind != WorkKind::kAttention) return Seconds(0);
-  MW_CHECK(std::find(options_.precisions.begin(), options_.precisions.end(), work.precision) !=
-           options_.precisions.end());
+  const bool product = work.kind == WorkKind::kGemm || work.kind == WorkKind::kAttention;
+  MW_CHECK(!product || std::find(options_.precisions.begin(), options_.precisions.end(),
+                                 work.precision) != options_.precisions.end());
   if (work.flops.value() == 0) return Seconds(0);
-  const GemmShape shape{work.m, work.n, work.k, work.batch};
-  if (profile_.cpu) {
-    if (work.kind == WorkKind::kGemm) {
-      return work.flops / CpuGemmRateOf(shape, work.precision, *profile_.cpu);
-    }
-    return Seconds(0);  // a measured kernel, or bounded by memory: see MemoryTime
-  }
+  if (profile_.cpu) return CpuArithmeticTime(work);
+  if (!product) return Seconds(0);
   if (work.kind == WorkKind::kAttention) return work.flops / GpuAttentionRate(work, *profile_.gpu);
-  return GpuGemmTime(shape, *profile_.gpu, *PeakOf(profile_, work.precision),
-                     profile_.memory_bandwidth.value);
+  return GpuGemmTime({work.m, work.n, work.k, work.batch}, *profile_.gpu,
+                     *PeakOf(profile_, work.precision), profile_.memory_bandwidth.value);
+}
+
+Seconds CostModel::CpuArithmeticTime(const Work& work) const {
+  const CpuModel& cpu = *profile_.cpu;
+  if (const CpuArithmeticRate* measured = Find(cpu.arithmetic, work)) {
+    return work.flops / measured->rate.value;
+  }
+  if (work.kind == WorkKind::kGemm) {
+    return work.flops / CpuGemmRateOf({work.m, work.n, work.k, work.batch}, work.precision, cpu);
+  }
+  if (work.kind == WorkKind::kAttention) {
+    const GemmShape scores{work.kv_length, work.kv_length, work.head_dim, 1};
+    return work.flops / CpuGemmRateOf(scores, work.precision, cpu);
+  }
+  return Seconds(0);
 }
 
 Seconds CostModel::MemoryTime(const Work& work) const {
   const Bytes bytes = work.read + work.written;
   if (profile_.gpu) {
-    const BytesPerSecond rate = profile_.memory_bandwidth.value * profile_.memory_efficiency.value;
-    return bytes / rate;
+    return bytes / (profile_.memory_bandwidth.value * profile_.memory_efficiency.value);
   }
-  const CpuModel& cpu = *profile_.cpu;
-  const auto found =
-      std::find_if(cpu.kernels.begin(), cpu.kernels.end(), [&](const CpuKernelRate& rate) {
-        return rate.kernel == work.kernel && rate.precision == work.precision;
-      });
-  const BytesPerSecond rate =
-      found != cpu.kernels.end() ? found->rate.value : cpu.core_memory_bandwidth.value;
-  return bytes / rate;
+  const CpuKernelRate* measured = Find(profile_.cpu->kernels, work);
+  return bytes / (measured ? measured->rate.value : profile_.cpu->core_memory_bandwidth.value);
 }
 
 OpPrice CostModel::ExplainOp(const Work& work) const {
@@ -139,7 +155,7 @@ CollectivePrice CostModel::PriceGpu(CollectiveAlgorithm algorithm, const Collect
                        (gpu.network_overhead.value + path.network_latency);
   if (price.wire.local_bytes.value() > 0) {
     price.local =
-        price.wire.local_bytes / (path.local_bandwidth * EfficiencyAt(fit, price.wire.local_bytes));
+        Seconds(EffectiveBytes(fit, price.wire.local_bytes) / path.local_bandwidth.value());
   }
   if (price.wire.network_bytes.value() > 0) {
     price.network =

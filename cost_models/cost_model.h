@@ -1,6 +1,7 @@
 // Prices of ops and collectives on one kind of device.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "cost_models/collectives.h"
@@ -62,6 +63,7 @@ class CostModel {
       : profile_(std::move(profile)), options_(std::move(options)) {}
 
   Seconds ArithmeticTime(const Work& work) const;
+  Seconds CpuArithmeticTime(const Work& work) const;
   Seconds MemoryTime(const Work& work) const;
   CollectivePrice PriceGpu(CollectiveAlgorithm algorithm, const CollectiveWork& work,
                            const PathFacts& path) const;

@@ -91,6 +91,11 @@ class Inspector {
   std::string path_;
 };
 
+// Bytes at full efficiency that take as long.
+double Effective(const EfficiencyPoint& point) {
+  return static_cast<double>(point.bytes) / point.efficiency.value;
+}
+
 template <typename Items, typename Key>
 bool AllDifferent(const Items& items, Key key) {
   std::set<decltype(key(items.front()))> seen;
@@ -129,13 +134,14 @@ Status CheckGpu(const DeviceProfile& profile) {
     }
   }
   for (const CollectiveFit& fit : gpu.collectives) {
-    const bool rising = std::adjacent_find(fit.curve.begin(), fit.curve.end(),
-                                           [](const EfficiencyPoint& a, const EfficiencyPoint& b) {
-                                             return a.bytes >= b.bytes;
-                                           }) == fit.curve.end();
+    const bool rising =
+        std::adjacent_find(fit.curve.begin(), fit.curve.end(),
+                           [](const EfficiencyPoint& a, const EfficiencyPoint& b) {
+                             return a.bytes >= b.bytes || Effective(a) > Effective(b);
+                           }) == fit.curve.end();
     if (fit.curve.empty() || !rising) {
       return InvalidInput(
-          fmt::format("gpu.collectives: the curve of {} is empty or its bytes do not "
+          fmt::format("gpu.collectives: the curve of {} is empty or its bytes or times do not "
                       "rise; allowed: at least one point, in the order of bytes",
                       ToString(fit.kind)));
     }
@@ -162,10 +168,10 @@ Status CheckCpu(const CpuModel& cpu) {
       })) {
     return InvalidInput("cpu.gemm: found one precision and shape twice; remove one");
   }
-  if (!AllDifferent(cpu.kernels, [](const CpuKernelRate& r) {
-        return std::make_tuple(r.kernel, r.precision);
-      })) {
-    return InvalidInput("cpu.kernels: found one kernel and precision twice; remove one");
+  auto by_name = [](const auto& r) { return std::make_tuple(r.kernel, r.precision); };
+  if (!AllDifferent(cpu.kernels, by_name) || !AllDifferent(cpu.arithmetic, by_name)) {
+    return InvalidInput(
+        "cpu.kernels or cpu.arithmetic: found one kernel and precision twice; remove one");
   }
   return Status::Ok();
 }

@@ -64,7 +64,7 @@ struct CollectiveFit {
   bool in_switch = false;              ///< NVLink SHARP
   Sourced<Seconds> latency;            ///< of the smallest message
   Sourced<Seconds> step;               ///< more for every step after the first two
-  std::vector<EfficiencyPoint> curve;  ///< bytes rise; between points linear in log bytes
+  std::vector<EfficiencyPoint> curve;  ///< bytes and bytes / efficiency rise
   friend bool operator==(const CollectiveFit&, const CollectiveFit&) = default;
 };
 
@@ -104,12 +104,21 @@ struct CpuKernelRate {
   friend bool operator==(const CpuKernelRate&, const CpuKernelRate&) = default;
 };
 
+/// A measured kernel on one core: operations a second, for kernels that count them (attention).
+struct CpuArithmeticRate {
+  std::string kernel;
+  Precision precision = Precision::kFp32;
+  Sourced<FlopsPerSecond> rate;
+  friend bool operator==(const CpuArithmeticRate&, const CpuArithmeticRate&) = default;
+};
+
 /// One core prices an op; the simulator shares cores and memory between ranks.
 struct CpuModel {
   Sourced<int64_t> cores;
   Sourced<BytesPerSecond> core_memory_bandwidth;  ///< one core alone, read + write
   std::vector<CpuGemmRate> gemm;                  ///< at least one for fp32 and one for fp64
   std::vector<CpuKernelRate> kernels;             ///< others: bounded by `core_memory_bandwidth`
+  std::vector<CpuArithmeticRate> arithmetic;      ///< others: none; attention: as a product
   Sourced<Seconds> collective_latency;            ///< of a collective or message between threads
   Sourced<Seconds> collective_step;               ///< more for every step after the first
   Sourced<BytesPerSecond> collective_bandwidth;   ///< of the bytes that a rank sends

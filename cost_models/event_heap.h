@@ -1,6 +1,7 @@
 // A binary heap of (time, id) with a changeable time per id: the simulator's calendar.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>

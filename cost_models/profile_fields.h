@@ -96,6 +96,7 @@ Status VisitCpuGemm(A& archive, T& item) {
   return Status::Ok();
 }
 
+/// A rate of bytes or of operations.
 template <typename A, typename T>
 Status VisitCpuKernel(A& archive, T& item) {
   MW_RETURN_IF_ERROR(archive.Text("kernel", item.kernel));
@@ -112,6 +113,8 @@ Status VisitCpu(A& archive, T& cpu) {
       archive.List("gemm", cpu.gemm, [](auto& a, auto& x) { return VisitCpuGemm(a, x); }));
   MW_RETURN_IF_ERROR(
       archive.List("kernels", cpu.kernels, [](auto& a, auto& x) { return VisitCpuKernel(a, x); }));
+  MW_RETURN_IF_ERROR(archive.List("arithmetic", cpu.arithmetic,
+                                  [](auto& a, auto& x) { return VisitCpuKernel(a, x); }));
   MW_RETURN_IF_ERROR(archive.Value("collective_latency", cpu.collective_latency, kTime));
   MW_RETURN_IF_ERROR(archive.Value("collective_step", cpu.collective_step, kTime));
   MW_RETURN_IF_ERROR(archive.Value("collective_bandwidth", cpu.collective_bandwidth, kRate));

@@ -77,10 +77,13 @@ Status NormT(const OpCall& call) {
   T* n = operands.Get<T>("n", elements);
   for (int64_t row = 0; row < shape.rows; ++row) {
     const int64_t at = row * shape.h;
-    // Element by element, so r1 may lie exactly over r or delta.
-    for (int64_t j = at; j < at + shape.h; ++j) r1[j] = delta != nullptr ? r[j] + delta[j] : r[j];
-    Statistics(shape, row, r1 + at, a.eps);
-    Normalize(shape, row, r1 + at, gamma, beta, a.one_plus, n + at);
+    // Element by element, so r1 may lie exactly over r or delta. Without delta it may be absent.
+    if (r1 != nullptr) {
+      for (int64_t j = at; j < at + shape.h; ++j) r1[j] = delta != nullptr ? r[j] + delta[j] : r[j];
+    }
+    const T* x = (r1 != nullptr ? r1 : r) + at;
+    Statistics(shape, row, x, a.eps);
+    Normalize(shape, row, x, gamma, beta, a.one_plus, n + at);
   }
   return Status::Ok();
 }

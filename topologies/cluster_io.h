@@ -29,7 +29,9 @@ struct TopoOptions {
   std::string name = "topo";
   std::string gpu;  ///< GPU model ("H100-SXM", see `GpuModelNames`); empty: from the text
   int nodes = 1;    ///< equal hosts
-  std::optional<BytesPerSecond> nic_bandwidth;  ///< each way; empty: assumed from the GPU model, with a warning
+  /// Of one NIC, each way. Empty: assumed from the GPU model, with a warning. Where the capture lists
+  /// no NICs, giving it means one NIC beside each GPU.
+  std::optional<BytesPerSecond> nic_bandwidth;
   std::optional<FabricSpec> fabric;
 };
 

@@ -39,6 +39,7 @@ const Names<NodeKind>& NodeKindNames() {
 const Names<LinkKind>& LinkKindNames() {
   static const Names<LinkKind> names = {{LinkKind::kNvlink, "nvlink"},
                                         {LinkKind::kPcie, "pcie"},
+                                        {LinkKind::kChipToChip, "c2c"},
                                         {LinkKind::kSocket, "socket"},
                                         {LinkKind::kSharedMemory, "shared_memory"},
                                         {LinkKind::kNetwork, "network"}};

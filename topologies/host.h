@@ -36,6 +36,7 @@ enum class NodeKind {
 enum class LinkKind {
   kNvlink,
   kPcie,
+  kChipToChip,    ///< CPU and GPU of one module (NVLink-C2C)
   kSocket,        ///< between NUMA nodes (UPI, xGMI, ...)
   kSharedMemory,  ///< between CPU ranks of a host
   kNetwork,
@@ -47,7 +48,7 @@ enum class DeviceKind { kGpu, kCpu };
 struct DeviceInfo {
   DeviceKind kind = DeviceKind::kGpu;
   std::string name;     ///< "H100-SXM"
-  std::string profile;  ///< name of the device profile that prices its work, "h100"
+  std::string profile;  ///< name of the device profile that prices its work, "h100-sxm"
   Bytes memory;         ///< of one device (of one rank's share for CPU devices)
   Source memory_source;
   int cores = 0;  ///< CPU devices: cores of the host, which its ranks share; 0 for GPUs

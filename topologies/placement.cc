@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kMaxPartitions = 20'000;  // tried one by one; more are built greedily
 constexpr size_t kMaxTied = 500;            // equally good partitions carried to the next level
+constexpr int kMaxSearched = 32;            // devices of a host; beyond, islands in order
 
 using Block = std::vector<int>;           // local device ids
 using Blocks = std::vector<Block>;
@@ -159,6 +160,11 @@ Block OrderOfHost(const HostGraph& graph, const std::vector<int>& sizes) {
   std::iota(natural.begin(), natural.end(), 0);
   const auto largest = static_cast<size_t>(sizes.back());
   if (largest <= 1 || IsUniform(graph)) return natural;
+  if (graph.devices() > kMaxSearched) {
+    Block order;
+    for (const Block& island : graph.islands()) order = Union(order, island);
+    return order;
+  }
   Blocks singles;
   for (const int device : natural) singles.push_back({device});
   // Rest devices: give up those that join least; the largest block is grown greedily around all.

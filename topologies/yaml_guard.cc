@@ -37,8 +37,8 @@ size_t FirstBadUtf8(std::string_view text) {
 }
 
 size_t LineOf(std::string_view text, size_t offset) {
-  return 1 + static_cast<size_t>(
-                 std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(offset), '\n'));
+  return 1 + static_cast<size_t>(std::count(
+                 text.begin(), text.begin() + static_cast<std::ptrdiff_t>(offset), '\n'));
 }
 
 Status TooDeep(std::string_view source, size_t line) {
@@ -47,7 +47,9 @@ Status TooDeep(std::string_view source, size_t line) {
       line, kMaxNesting, kMaxNesting));
 }
 
-bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+bool IsSpace(char c) {
+  return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
 
 /// Follows just enough of YAML's token rules to see nesting, anchors and aliases. Block scalars
 /// are read as if they were ordinary lines, which can only refuse more.
@@ -151,19 +153,21 @@ class YamlScan {
   std::string_view source_;
   size_t at_ = 0;
   size_t line_ = 1;
-  size_t column_start_ = 0;       // offset of the first character of the line
-  std::vector<size_t> indents_;   // columns of the open block levels
-  int64_t values_ = 0;            // values and keys so far, about
-  int indicators_ = 0;            // "- " and "? " on this line
-  int flow_ = 0;                  // open [ and {
-  char quote_ = 0;                // ' or " while inside one
-  bool token_start_ = true;       // a value may start here
-  bool line_blank_ = true;        // nothing but spaces on this line so far
+  size_t column_start_ = 0;      // offset of the first character of the line
+  std::vector<size_t> indents_;  // columns of the open block levels
+  int64_t values_ = 0;           // values and keys so far, about
+  int indicators_ = 0;           // "- " and "? " on this line
+  int flow_ = 0;                 // open [ and {
+  char quote_ = 0;               // ' or " while inside one
+  bool token_start_ = true;      // a value may start here
+  bool line_blank_ = true;       // nothing but spaces on this line so far
 };
 
 }  // namespace
 
-bool IsUtf8(std::string_view text) { return FirstBadUtf8(text) == std::string_view::npos; }
+bool IsUtf8(std::string_view text) {
+  return FirstBadUtf8(text) == std::string_view::npos;
+}
 
 Status CheckTextBounds(std::string_view text, std::string_view source) {
   if (text.size() > kMaxTextBytes) {

@@ -111,10 +111,14 @@ def main():
     p = fit(rows, dev)
     p = [round(p[0], 4), round(p[1], 3), round(p[2], 2), round(p[3], 4), round(p[4], 9)]
     e = errors(rows, p, dev)
-    print(f"max_efficiency {p[0]}  edge {p[1]}  depth {p[2]}  quantisation {p[3]}  "
-          f"fixed {p[4] * 1e6:.3f} us")
-    print(f"rows {len(e)}  median {e[len(e) // 2]:.4f}  p90 {e[len(e) * 9 // 10]:.4f}  "
-          f"max {e[-1]:.4f}")
+    source = "gemm-fit"
+    for key, value, unit in (("max_efficiency", p[0], "ratio"), ("edge", p[1], "elements"),
+                             ("depth", p[2], "elements"), ("quantisation", p[3], "ratio"),
+                             ("fixed", round(p[4] * 1e6, 3), "us"), ("fit_rows", len(e), "count"),
+                             ("fit_median", round(e[len(e) // 2], 4), "ratio"),
+                             ("fit_p90", round(e[len(e) * 9 // 10], 4), "ratio")):
+        print(f"    {key}: {{value: {value}, unit: {unit}, source: {source}}}")
+    print(f"    # worst: {e[-1]:.4f}")
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ Result<std::string> ReadText(const fs::path& path) {
   std::error_code error;
   const auto size = fs::file_size(path, error);
   if (!error && size > kMaxTextBytes) {
-    return InvalidInput(fmt::format(
-        "{}: found {} bytes; allowed: at most {} bytes; is this the right file?", path.string(),
-        size, kMaxTextBytes));
+    return InvalidInput(
+        fmt::format("{}: found {} bytes; allowed: at most {} bytes; is this the right file?",
+                    path.string(), size, kMaxTextBytes));
   }
   std::ifstream file(path, std::ios::binary);
   // One byte more than allowed, in case the file grows while we read; the guard then refuses it.

@@ -25,9 +25,9 @@ constexpr VisionFamily kVisionFamilies[] = {{"llava", "llama"},
                                             {"qwen2_vl", "qwen2_vl_text"}};
 
 const VisionFamily* FindVisionFamily(std::string_view model_type) {
-  const auto* found = std::find_if(
-      std::begin(kVisionFamilies), std::end(kVisionFamilies),
-      [&](const VisionFamily& family) { return family.model_type == model_type; });
+  const auto* found =
+      std::find_if(std::begin(kVisionFamilies), std::end(kVisionFamilies),
+                   [&](const VisionFamily& family) { return family.model_type == model_type; });
   return found == std::end(kVisionFamilies) ? nullptr : found;
 }
 
@@ -150,9 +150,9 @@ Result<TextPart> FindTextPart(const Json& root, const JsonKeys& keys, Problems* 
   HfFields inner(*text, "text_config.", keys, problems, &unused);
   const Json* inner_type = inner.Find("model_type");
   if (inner_type == nullptr) return TextPart{text, "text_config.", own, family};
-  const bool known = inner_type->is_string() &&
-                     (FindHfFamily(inner_type->get<std::string>()) != nullptr ||
-                      inner_type->get<std::string>() == vision->model_type);
+  const bool known =
+      inner_type->is_string() && (FindHfFamily(inner_type->get<std::string>()) != nullptr ||
+                                  inner_type->get<std::string>() == vision->model_type);
   if (!known) return UnknownFamily(problems, &inner, inner_type);
   const std::string name = inner_type->get<std::string>();
   if (name == own || name == vision->model_type) return TextPart{text, "text_config.", own, family};

@@ -21,7 +21,9 @@ void CheckKvHeads(HfFields* f, const AttentionSpec& a) {
 
 }  // namespace
 
-std::string DefaultOf(const HfDefaults& d) { return fmt::format("default of {}", d.config_class); }
+std::string DefaultOf(const HfDefaults& d) {
+  return fmt::format("default of {}", d.config_class);
+}
 
 bool Flag(HfFields* f, const char* key, bool fallback, const HfDefaults& d) {
   return f->Flag({key}, {fallback, DefaultOf(d)});
@@ -93,10 +95,10 @@ LayerSpec ReadDecoder(HfFields* f, const HfDefaults& d, HeadShape shape, ModuleS
   LayerSpec layer;
   AttentionSpec& a = layer.attention;
   a.heads = Count(f, {"num_attention_heads"}, limits::kHeads, d.heads, d);
-  a.kv_heads = f->WholeOrNull({"num_key_value_heads"}, 1, limits::kHeads,
-                              d.kv_heads > 0
-                                  ? Absent<int64_t>{d.kv_heads, DefaultOf(d)}
-                                  : Absent<int64_t>{a.heads, "as many as num_attention_heads"});
+  a.kv_heads =
+      f->WholeOrNull({"num_key_value_heads"}, 1, limits::kHeads,
+                     d.kv_heads > 0 ? Absent<int64_t>{d.kv_heads, DefaultOf(d)}
+                                    : Absent<int64_t>{a.heads, "as many as num_attention_heads"});
   CheckKvHeads(f, a);
   if (shape == HeadShape::kPlain) {
     a.head_dim = HeadDim(f, d, module->hidden, a.heads, "num_attention_heads");

@@ -4,7 +4,8 @@ namespace meshwright::planner {
 
 // Defaults: the configuration classes of Hugging Face `transformers` 4.x.
 const std::vector<HfFamily>& HfFamilies() {
-  // model_type, {class, vocab, hidden, ffn, layers, heads, kv, head_dim, positions, eps, theta, tied}
+  // model_type, {class, vocab, hidden, ffn, layers, heads, kv, head_dim, positions, eps, theta,
+  // tied}
   static const std::vector<HfFamily> families = {
       {"deepseek_v2",
        {"DeepseekV2Config", 102400, 4096, 11008, 30, 32, 0, 0, 2048, 1e-6, 1e4, false},

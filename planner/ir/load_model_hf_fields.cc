@@ -16,10 +16,10 @@ struct ActivationName {
 };
 // Names of transformers' ACT2FN that are one of ours up to rounding.
 constexpr ActivationName kActivations[] = {
-    {"gelu", Activation::kGelu},          {"gelu_python", Activation::kGelu},
-    {"gelu_new", Activation::kGeluTanh},  {"gelu_pytorch_tanh", Activation::kGeluTanh},
-    {"gelu_fast", Activation::kGeluTanh}, {"silu", Activation::kSilu},
-    {"swish", Activation::kSilu},         {"relu", Activation::kRelu},
+    {"gelu", Activation::kGelu},           {"gelu_python", Activation::kGelu},
+    {"gelu_new", Activation::kGeluTanh},   {"gelu_pytorch_tanh", Activation::kGeluTanh},
+    {"gelu_fast", Activation::kGeluTanh},  {"silu", Activation::kSilu},
+    {"swish", Activation::kSilu},          {"relu", Activation::kRelu},
     {"quick_gelu", Activation::kQuickGelu}};
 
 std::string KnownActivations() {
@@ -43,8 +43,8 @@ JsonKeys FindJsonKeys(std::string_view text) {
   constexpr size_t kLongestKey = 64;
   JsonKeys keys;
   size_t line = 1;
-  int depth = 0;       // open brackets
-  std::string outer;   // the depth-1 key whose value we are in
+  int depth = 0;      // open brackets
+  std::string outer;  // the depth-1 key whose value we are in
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '\n') ++line;
@@ -54,8 +54,8 @@ JsonKeys FindJsonKeys(std::string_view text) {
     const size_t start = ++i;
     while (i < text.size() && text[i] != '"') i += text[i] == '\\' ? 2 : 1;
     size_t next = i + 1;
-    while (next < text.size() && (text[next] == ' ' || text[next] == '\t' || text[next] == '\r' ||
-                                  text[next] == '\n')) {
+    while (next < text.size() &&
+           (text[next] == ' ' || text[next] == '\t' || text[next] == '\r' || text[next] == '\n')) {
       ++next;
     }
     const bool is_key = next < text.size() && text[next] == ':';
@@ -107,7 +107,8 @@ const Json* HfFields::FindAny(Keys keys, std::string* key) {
       first = &*found;
       *key = candidate;
     } else if (*first != *found && !HasProblem(candidate)) {
-      Problem(candidate, fmt::format("{} beside {} = {}", FoundJson(*found), *key, FoundJson(*first)),
+      Problem(candidate,
+              fmt::format("{} beside {} = {}", FoundJson(*found), *key, FoundJson(*first)),
               "one value: both names mean the same field", "remove one of the two");
     }
   }
@@ -127,10 +128,10 @@ int64_t HfFields::Whole(Keys keys, int64_t low, int64_t high, const Absent<int64
     return *absent.value;
   }
   // Unsigned numbers beyond int64 and fractions fall through to the problem.
-  const bool fits = value->is_number_integer() &&
-                    (!value->is_number_unsigned() ||
-                     value->get<uint64_t>() <= static_cast<uint64_t>(high)) &&
-                    value->get<int64_t>() >= low && value->get<int64_t>() <= high;
+  const bool fits =
+      value->is_number_integer() &&
+      (!value->is_number_unsigned() || value->get<uint64_t>() <= static_cast<uint64_t>(high)) &&
+      value->get<int64_t>() >= low && value->get<int64_t>() <= high;
   if (fits) return value->get<int64_t>();
   Problem(key, FoundJson(*value), allowed,
           value->is_string() ? "write the number without quotes" : "correct the number");

@@ -72,10 +72,10 @@ MoeSpec ReadDeepSeekMoe(HfFields* f, const HfDefaults& d, const DeepSeekMoe& fal
   const int64_t experts = std::max<int64_t>(moe.experts, 1);
   moe.top_k = Count(f, {"num_experts_per_tok"}, experts, fallback.top_k, d);
   moe.expert_ffn = Count(f, {"moe_intermediate_size"}, limits::kFfn, 2048, d);
-  moe.shared_experts = f->IsNull("n_shared_experts")
-                           ? 0
-                           : f->Whole({"n_shared_experts"}, 0, limits::kExperts,
-                                      {fallback.shared, DefaultOf(d)});
+  moe.shared_experts =
+      f->IsNull("n_shared_experts")
+          ? 0
+          : f->Whole({"n_shared_experts"}, 0, limits::kExperts, {fallback.shared, DefaultOf(d)});
   moe.shared_ffn = moe.shared_experts * moe.expert_ffn;
   if (moe.shared_ffn > limits::kFfn) {
     f->Problem("n_shared_experts", fmt::format("{}", moe.shared_experts),
@@ -85,11 +85,9 @@ MoeSpec ReadDeepSeekMoe(HfFields* f, const HfDefaults& d, const DeepSeekMoe& fal
   moe.groups = f->WholeOrNull({"n_group"}, 1, experts, {fallback.groups, DefaultOf(d)});
   moe.top_groups = f->WholeOrNull({"topk_group"}, 1, std::max<int64_t>(moe.groups, 1),
                                   {fallback.top_groups, DefaultOf(d)});
-  moe.routed_scale =
-      f->Real({"routed_scaling_factor"}, 1e-6, 1e6, {fallback.scale, DefaultOf(d)});
+  moe.routed_scale = f->Real({"routed_scaling_factor"}, 1e-6, 1e6, {fallback.scale, DefaultOf(d)});
   moe.normalize_top_k = Flag(f, "norm_topk_prob", fallback.normalize, d);
-  const std::string score =
-      f->Text({"scoring_func"}, {ToString(fallback.score), DefaultOf(d)});
+  const std::string score = f->Text({"scoring_func"}, {ToString(fallback.score), DefaultOf(d)});
   moe.score = fallback.score;
   if (!Parse(score, &moe.score) && !f->HasProblem("scoring_func")) {
     f->Problem("scoring_func", Quoted(score), KnownNames<RouterScore>(), "correct the name");
@@ -112,13 +110,13 @@ void ReadDeepSeek(HfFields* f, const HfDefaults& d, ModuleSpec* module, const De
   a.qkv_bias = a.output_bias = Flag(f, "attention_bias", false, d);
   MoeSpec moe = ReadDeepSeekMoe(f, d, fallback);
   moe.router_bias = router_bias;
-  const int64_t first = f->Whole({"first_k_dense_replace"}, 0, limits::kLayers,
-                                 {router_bias ? 3 : 1, DefaultOf(d)});
+  const int64_t first =
+      f->Whole({"first_k_dense_replace"}, 0, limits::kLayers, {router_bias ? 3 : 1, DefaultOf(d)});
   const int64_t every = f->Whole({"moe_layer_freq"}, 1, limits::kLayers, {1, DefaultOf(d)});
-  module->next_token_layers = f->Find("num_nextn_predict_layers") == nullptr
-                                  ? 0
-                                  : f->Whole({"num_nextn_predict_layers"}, 0,
-                                             limits::kNextTokenLayers, {0, DefaultOf(d)});
+  module->next_token_layers =
+      f->Find("num_nextn_predict_layers") == nullptr
+          ? 0
+          : f->Whole({"num_nextn_predict_layers"}, 0, limits::kNextTokenLayers, {0, DefaultOf(d)});
   SetLayers(module, LayerCount(f, d), [&](int64_t i) {
     LayerSpec layer = dense;
     if (i >= first && every > 0 && i % every == 0) {

@@ -167,7 +167,8 @@ class Checker {
                const AttentionSpec& a) {
     const bool absent = a.head_dim == 0 && lines_.count(path + ".head_dim") == 0;
     // Derived from fields that are wrong themselves: those say it.
-    if (absent && (problems_.Has(module_path + ".hidden") || problems_.Has(path + ".heads"))) return;
+    if (absent && (problems_.Has(module_path + ".hidden") || problems_.Has(path + ".heads")))
+      return;
     if (absent && a.heads > 0 && module.hidden % a.heads != 0) {
       Add(path + ".heads", fmt::format("{} for hidden = {}", a.heads, module.hidden),
           fmt::format("a divisor of {}, or a head_dim beside it", module.hidden),
@@ -189,13 +190,13 @@ class Checker {
       Add(path + ".kv_heads", fmt::format("{} for {} heads", a.kv_heads, a.heads),
           fmt::format("a divisor of {}", a.heads), "every kv head serves equally many heads");
     }
-    const int64_t rotated = a.latent             ? a.latent->rope_dim
+    const int64_t rotated = a.latent           ? a.latent->rope_dim
                             : a.rotary_dim > 0 ? a.rotary_dim
-                                                 : a.head_dim;
+                                               : a.head_dim;
     if (module.positions == PositionKind::kRotary && rotated > 0 && rotated % 2 != 0) {
-      const char* field = a.latent             ? ".latent.rope_dim"
+      const char* field = a.latent           ? ".latent.rope_dim"
                           : a.rotary_dim > 0 ? ".rotary_dim"
-                                               : ".head_dim";
+                                             : ".head_dim";
       Add(path + field, fmt::format("{}", rotated), "an even number with rotary positions",
           "rotation works on pairs: choose an even number");
     }

@@ -13,8 +13,8 @@ void Problems::Add(size_t line, const std::string& field, const std::string& fou
   ++count_;
   fields_.insert(field);
   if (lines_.size() >= kKept) return;
-  const std::string where = line > 0 ? fmt::format("line {}, field {}", line, field)
-                                     : fmt::format("field {}", field);
+  const std::string where =
+      line > 0 ? fmt::format("line {}, field {}", line, field) : fmt::format("field {}", field);
   lines_.push_back(fmt::format("{}: found {}; allowed: {}; {}", where, found, allowed, fix));
 }
 

@@ -33,11 +33,21 @@ constexpr Names<ModuleKind, 4> kModuleNames{{{ModuleKind::kLanguage, "language"}
 constexpr Names<RouterScore, 2> kScoreNames{
     {{RouterScore::kSoftmax, "softmax"}, {RouterScore::kSigmoid, "sigmoid"}}};
 
-constexpr const auto& NamesOf(NormKind) { return kNormNames; }
-constexpr const auto& NamesOf(Activation) { return kActivationNames; }
-constexpr const auto& NamesOf(PositionKind) { return kPositionNames; }
-constexpr const auto& NamesOf(ModuleKind) { return kModuleNames; }
-constexpr const auto& NamesOf(RouterScore) { return kScoreNames; }
+constexpr const auto& NamesOf(NormKind) {
+  return kNormNames;
+}
+constexpr const auto& NamesOf(Activation) {
+  return kActivationNames;
+}
+constexpr const auto& NamesOf(PositionKind) {
+  return kPositionNames;
+}
+constexpr const auto& NamesOf(ModuleKind) {
+  return kModuleNames;
+}
+constexpr const auto& NamesOf(RouterScore) {
+  return kScoreNames;
+}
 
 template <typename Enum>
 std::string NameOf(Enum value) {
@@ -84,8 +94,8 @@ std::string DescribeMlp(const MlpSpec& mlp) {
   const std::string shape = (mlp.gated ? "gated " : "") + ToString(mlp.activation);
   if (!mlp.moe) return fmt::format("MLP {} ({})", mlp.ffn, shape);
   const MoeSpec& moe = *mlp.moe;
-  std::string text =
-      fmt::format("{} experts of {} ({}), {} a token", moe.experts, moe.expert_ffn, shape, moe.top_k);
+  std::string text = fmt::format("{} experts of {} ({}), {} a token", moe.experts, moe.expert_ffn,
+                                 shape, moe.top_k);
   if (moe.shared_experts > 0) text += fmt::format(", shared {}", moe.shared_ffn);
   return text;
 }
@@ -103,14 +113,13 @@ std::string DescribeAttention(const AttentionSpec& a) {
 
 std::string DescribeModule(const ModuleSpec& module) {
   const ParameterCount count = CountParameters(module);
-  std::string text =
-      fmt::format("{} ({}): {} layers, hidden {}", module.name, ToString(module.kind),
-                  module.layer_count(), module.hidden);
+  std::string text = fmt::format("{} ({}): {} layers, hidden {}", module.name,
+                                 ToString(module.kind), module.layer_count(), module.hidden);
   if (module.vocab > 0) {
     text += fmt::format(", vocabulary {}{}", module.vocab,
-                        !module.head              ? ""
+                        !module.head             ? ""
                         : module.tied_embeddings ? ", tied head"
-                                                  : ", untied head");
+                                                 : ", untied head");
   }
   text += fmt::format(", {} parameters", Grouped(count.total()));
   if (count.active() != count.total()) text += fmt::format(", {} active", Grouped(count.active()));
@@ -120,26 +129,46 @@ std::string DescribeModule(const ModuleSpec& module) {
   }
   for (size_t kind = 0; kind < module.layer_kinds.size(); ++kind) {
     const LayerSpec& layer = module.layer_kinds[kind];
-    text += fmt::format(
-        "\n  {} x {}; {}",
-        std::count(module.layers.begin(), module.layers.end(), static_cast<int>(kind)),
-        DescribeAttention(layer.attention), DescribeMlp(layer.mlp));
+    text +=
+        fmt::format("\n  {} x {}; {}",
+                    std::count(module.layers.begin(), module.layers.end(), static_cast<int>(kind)),
+                    DescribeAttention(layer.attention), DescribeMlp(layer.mlp));
   }
   return text + "\n";
 }
 
 }  // namespace
 
-std::string ToString(NormKind kind) { return NameOf(kind); }
-std::string ToString(Activation activation) { return NameOf(activation); }
-std::string ToString(PositionKind kind) { return NameOf(kind); }
-std::string ToString(ModuleKind kind) { return NameOf(kind); }
-std::string ToString(RouterScore score) { return NameOf(score); }
-bool Parse(std::string_view name, NormKind* out) { return ValueOf(name, out); }
-bool Parse(std::string_view name, Activation* out) { return ValueOf(name, out); }
-bool Parse(std::string_view name, PositionKind* out) { return ValueOf(name, out); }
-bool Parse(std::string_view name, ModuleKind* out) { return ValueOf(name, out); }
-bool Parse(std::string_view name, RouterScore* out) { return ValueOf(name, out); }
+std::string ToString(NormKind kind) {
+  return NameOf(kind);
+}
+std::string ToString(Activation activation) {
+  return NameOf(activation);
+}
+std::string ToString(PositionKind kind) {
+  return NameOf(kind);
+}
+std::string ToString(ModuleKind kind) {
+  return NameOf(kind);
+}
+std::string ToString(RouterScore score) {
+  return NameOf(score);
+}
+bool Parse(std::string_view name, NormKind* out) {
+  return ValueOf(name, out);
+}
+bool Parse(std::string_view name, Activation* out) {
+  return ValueOf(name, out);
+}
+bool Parse(std::string_view name, PositionKind* out) {
+  return ValueOf(name, out);
+}
+bool Parse(std::string_view name, ModuleKind* out) {
+  return ValueOf(name, out);
+}
+bool Parse(std::string_view name, RouterScore* out) {
+  return ValueOf(name, out);
+}
 
 template <typename Enum>
 std::string KnownNames() {
@@ -177,8 +206,9 @@ uint64_t Fingerprint(const ModelSpec& model) {
 }
 
 std::string DescribeModel(const ModelSpec& model) {
-  std::string text = model.family.empty() ? model.name + "\n"
-                                          : fmt::format("{} (family {})\n", model.name, model.family);
+  std::string text = model.family.empty()
+                         ? model.name + "\n"
+                         : fmt::format("{} (family {})\n", model.name, model.family);
   for (const ModuleSpec& module : model.modules) text += DescribeModule(module);
   for (const std::string& filled : model.defaults_filled) text += "default: " + filled + "\n";
   for (const std::string& note : model.notes) text += "note: " + note + "\n";

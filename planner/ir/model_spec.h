@@ -57,8 +57,8 @@ struct AttentionSpec {
   bool causal = true;
   int64_t window = 0;  ///< sliding window in tokens; 0: none
   double rope_theta = 10000.0;
-  int64_t rotary_dim = 0;  ///< leading elements of a head that are rotated; 0: all of head_dim
-  double score_scale = 0.0;  ///< 0: 1/sqrt(head_dim)
+  int64_t rotary_dim = 0;      ///< leading elements of a head that are rotated; 0: all of head_dim
+  double score_scale = 0.0;    ///< 0: 1/sqrt(head_dim)
   double score_softcap = 0.0;  ///< 0: none (Gemma-2)
   std::optional<LatentAttentionSpec> latent;
   friend bool operator==(const AttentionSpec&, const AttentionSpec&) = default;
@@ -70,7 +70,7 @@ struct MoeSpec {
   int64_t top_k = 0;
   int64_t expert_ffn = 0;
   int64_t shared_experts = 0;
-  int64_t shared_ffn = 0;  ///< width of all shared experts together
+  int64_t shared_ffn = 0;    ///< width of all shared experts together
   bool router_bias = false;  ///< e.g. the correction bias of DeepSeek-V3: one per expert
   bool shared_gate = false;  ///< one sigmoid gate of width hidden on the shared expert
   RouterScore score = RouterScore::kSoftmax;
@@ -95,7 +95,7 @@ struct MlpSpec {
 struct LayerSpec {
   AttentionSpec attention;
   MlpSpec mlp;
-  bool post_norms = false;  ///< a norm after attention and after the MLP too (Gemma-2)
+  bool post_norms = false;         ///< a norm after attention and after the MLP too (Gemma-2)
   bool parallel_residual = false;  ///< attention and MLP both read the layer's input (GPT-NeoX)
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };

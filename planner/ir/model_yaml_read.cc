@@ -37,7 +37,9 @@ std::string Found(const YAML::Node& node) {
 }
 
 /// Unquoted and without an explicit tag: what may be a number or true/false.
-bool IsPlain(const YAML::Node& node) { return node.IsScalar() && node.Tag() == "?"; }
+bool IsPlain(const YAML::Node& node) {
+  return node.IsScalar() && node.Tag() == "?";
+}
 bool IsText(const YAML::Node& node) {
   return node.IsScalar() && (node.Tag() == "?" || node.Tag() == "!");
 }
@@ -281,8 +283,9 @@ void ReadLayers(Reader* fields, Context* context, ModuleSpec* module) {
   if (!count || *count < 0 || *count > limits::kLayers || !one_kind) {
     context->problems.Add(
         node ? LineOf(*node) : 0, path, node ? Found(*node) : "nothing",
-        fmt::format("a number up to {} (with one layer kind), or a list of {{kinds: [0], count: n}}",
-                    limits::kLayers),
+        fmt::format(
+            "a number up to {} (with one layer kind), or a list of {{kinds: [0], count: n}}",
+            limits::kLayers),
         "state how many layers of which kind there are");
     return;
   }
@@ -370,9 +373,9 @@ Result<ModelSpec> ParseModelYaml(std::string_view text, std::string_view source)
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
     if (documents.size() != 1) {
-      return InvalidInput(fmt::format(
-          "{}: found {} YAML documents; allowed: one; write one model a file", name,
-          documents.size()));
+      return InvalidInput(
+          fmt::format("{}: found {} YAML documents; allowed: one; write one model a file", name,
+                      documents.size()));
     }
     return ReadModel(documents[0], name);
   } catch (const YAML::Exception& error) {

@@ -41,11 +41,21 @@ std::string YamlString(const std::string& text) {
   return quoted + "\"";
 }
 
-std::string YamlValue(const std::string& value) { return YamlString(value); }
-std::string YamlValue(bool value) { return value ? "true" : "false"; }
-std::string YamlValue(int value) { return fmt::format("{}", value); }
-std::string YamlValue(int64_t value) { return fmt::format("{}", value); }
-std::string YamlValue(double value) { return fmt::format("{}", value); }
+std::string YamlValue(const std::string& value) {
+  return YamlString(value);
+}
+std::string YamlValue(bool value) {
+  return value ? "true" : "false";
+}
+std::string YamlValue(int value) {
+  return fmt::format("{}", value);
+}
+std::string YamlValue(int64_t value) {
+  return fmt::format("{}", value);
+}
+std::string YamlValue(double value) {
+  return fmt::format("{}", value);
+}
 template <typename Enum>
 std::string YamlValue(Enum value) {
   return ToString(value);

@@ -179,10 +179,12 @@ Graph BuildEmbedding(const SplitFacts& split, const ItemParameters& parameters) 
   const int r = b.Residual("r", Role::kOutput);
   OpAttributes a;
   a.vocab = m.vocab;
+  a.batch = split.micro_batch;
+  a.sequence = split.sequence;
   g.AddNode(OpKind::kEmbed, {Read(t), Read(b.Parameter("embedding.weight")), Write(r)}, a,
             Cut::kRow);
   if (m.positions == PositionKind::kLearned) {
-    g.AddNode(OpKind::kAddPositions, {Read(b.Parameter("positions.weight")), InPlace(r)});
+    g.AddNode(OpKind::kAddPositions, {Read(b.Parameter("positions.weight")), InPlace(r)}, a);
   }
   g.output = r;
   return g;

@@ -13,6 +13,10 @@ class Differentiator {
     back_.name = forward.name;
     back_.phase = Phase::kBackward;
     back_.tensors = forward.tensors;
+    // What entered or left the forward block is made again inside this one, if at all.
+    for (GraphTensor& t : back_.tensors) {
+      if (t.role == Role::kInput || t.role == Role::kOutput) t.role = Role::kActivation;
+    }
     gradient_.assign(forward.tensors.size(), -1);
   }
 
@@ -83,8 +87,12 @@ class Differentiator {
       case OpKind::kAllReduce:
         break;  // every rank's partial sum has the gradient of the sum
       case OpKind::kBiasAdd:
-        back_.AddNode(OpKind::kBiasGrad, {Read(GradientOf(node.operands[1].tensor)),
-                                          ParameterGradient(node.operands[0].tensor)});
+        // After the product below it, so that the gather of the same gradient leaves first.
+        row_bias_.push_back({OpKind::kBiasGrad,
+                             {Read(GradientOf(node.operands[1].tensor)),
+                              ParameterGradient(node.operands[0].tensor)},
+                             {},
+                             Cut::kNone});
         break;
       case OpKind::kLinear:
         ReverseLinear(node);
@@ -127,6 +135,8 @@ class Differentiator {
     const int dy = GradientOf(node.operands[3].tensor);
     const int dx = NewLike(x, "d" + back_.tensor(x).view.name);
     back_.AddNode(OpKind::kLinearInputGrad, {Read(dy), Read(weight), Write(dx)});
+    for (Node& n : row_bias_) back_.nodes.push_back(std::move(n));
+    row_bias_.clear();
     if (node.cut == Cut::kColumn && !split_.sequence_parallel && split_.tp > 1) {
       OpAttributes a;
       a.communicator = 0;
@@ -211,7 +221,8 @@ class Differentiator {
   const DifferentiateOptions options_;
   Graph back_;
   std::vector<int> gradient_;  ///< per forward tensor: its gradient tensor, -1 while unknown
-  std::vector<Node> deferred_;
+  std::vector<Node> deferred_;  ///< weight gradients that wait for the activation
+  std::vector<Node> row_bias_;  ///< gradients of biases added after a reduction
 };
 
 /// Re-emits forward ops in front of their first use in backward.

@@ -116,11 +116,13 @@ ItemParameters ParametersOf(ItemKind kind, int kind_index, const SplitFacts& spl
         c.Replicated("positions.weight", {m.max_positions, m.hidden}, InitKind::kNormal, true, true,
                      m.init_std);
       }
+      if (split.tied_here) AddNorm(c, m, "final_norm");  // the head's area is the embedding's
       break;
     case ItemKind::kLayer:
       AddLayer(c, split, m.layer_kinds[static_cast<size_t>(kind_index)]);
       break;
     case ItemKind::kHead:
+      if (split.tied_here) return ParametersOf(ItemKind::kEmbedding, 0, split);
       AddNorm(c, m, "final_norm");
       if (!m.tied_embeddings) {
         AddVocabularyMatrix(c, split, "head.weight");

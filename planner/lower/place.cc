@@ -59,8 +59,8 @@ class Placer {
           }
         }
       }
-      // A block that begins on the tensor stream: what gates it must gate the compute stream too.
-      if (last_on[stream] < 0 && stream == 0 && j > 0) needed = std::max(needed, 0);
+      // What gates the block gates its first op: the other stream begins after that.
+      if (last_on[stream] < 0 && j > 0) needed = std::max(needed, 0);
       if (needed > clock[other]) {
         waits_[j].push_back(needed);
         const Clock& seen = clocks_[static_cast<size_t>(needed)];

@@ -9,14 +9,9 @@ AreaRule RuleAt(const ArenaLayout& arena, int64_t byte) {
     return byte >= start && byte - start < bytes;
   };
   if (inside(arena.parameters, arena.memory.parameters)) return AreaRule::kState;
-  if (inside(arena.gradients, arena.memory.gradients)) return AreaRule::kGradient;
   if (inside(arena.optimizer, arena.memory.optimizer)) return AreaRule::kState;
-  if (inside(arena.io, kScalarBytes)) {
-    const int64_t cell = (byte - arena.io) / 8;
-    const bool host = cell == static_cast<int64_t>(Scalar::kLearningRate) ||
-                      cell == static_cast<int64_t>(Scalar::kStepNumber);
-    return host ? AreaRule::kState : AreaRule::kScalar;
-  }
+  if (inside(arena.gradients, arena.memory.gradients)) return AreaRule::kAccumulated;
+  if (inside(arena.io, kScalarBytes)) return AreaRule::kAccumulated;
   return AreaRule::kTransient;
 }
 
@@ -25,10 +20,8 @@ bool ReadIsCurrent(AreaRule rule, const Toucher& writer, const Toucher& reader, 
   switch (rule) {
     case AreaRule::kState:
       return true;
-    case AreaRule::kGradient:
+    case AreaRule::kAccumulated:
       return !kind.accumulates || same_step;
-    case AreaRule::kScalar:
-      return same_step;
     case AreaRule::kTransient:
       break;
   }
@@ -41,9 +34,7 @@ bool ReadIsCurrent(AreaRule rule, const Toucher& writer, const Toucher& reader, 
 }
 
 std::string WhyStale(AreaRule rule, const Toucher& writer, const Toucher& reader) {
-  if (rule == AreaRule::kGradient) {
-    return "adds to a gradient that no op of this step has written";
-  }
+  if (rule == AreaRule::kAccumulated) return "adds to what no op of this step has written";
   if (writer.task == nullptr) return "reads what no op has written";
   const std::string who = writer.layer >= 0
                               ? fmt::format("{} of layer {}", Label(*writer.task), writer.layer)

@@ -11,10 +11,9 @@ namespace meshwright::planner::verify {
 
 /// Parts of the arena, by the rule that reads of them obey.
 enum class AreaRule : uint8_t {
-  kState,      ///< parameters, optimizer, scalars that the host writes: live from step to step
-  kGradient,   ///< the first accumulation of a step must be a write
-  kScalar,     ///< written earlier in the same step
-  kTransient,  ///< slots, scratch, buffers, labels: written earlier for the same micro-batch
+  kState,        ///< parameters and optimizer: live from step to step
+  kAccumulated,  ///< gradients and step scalars: what a step adds to, it has written before
+  kTransient,    ///< slots, scratch, buffers, labels: written earlier for the same micro-batch
 };
 AreaRule RuleAt(const ArenaLayout& arena, int64_t byte);
 

@@ -144,7 +144,7 @@ TEST(DeviceProfile, BadFieldsAreRefusedWithLineAndField) {
       {"value: 4, unit: count", "value: 4.5, unit: count", "cores: found 4.5"},
       {"value: 8, unit: GiB, source: s1", "value: 8, unit: GiB, source: s9", "the source 's9'"},
       {"memory_efficiency:", "memory_eficiency:", "memory_efficiency: found nothing"},
-      {"    collective_latency", "    colour: red\n    collective_latency", "line "},
+      {"  collective_latency", "  colour: red\n  collective_latency", "unknown field 'colour'"},
       {"m: 512", "m: 0", "cpu.gemm[1].m: found 0"},
       {"precision: fp64", "precision: fp32", "cpu.gemm: found no rate for fp64"},
       {"m: 64\n      n: 64\n      k: 64", "m: 512\n      n: 512\n      k: 512", "shape twice"},
@@ -174,18 +174,18 @@ TEST(DeviceProfile, TextThatIsNoProfileIsRefused) {
 
 TEST(DeviceProfile, CutAndChangedTextNeverCrashes) {
   const std::string good = ToYaml(Load("h200-sxm"));
-  for (size_t cut = 0; cut < good.size(); cut += 97) {
+  for (size_t cut = 0; cut < good.size(); cut += 397) {
     EXPECT_FALSE(ParseDeviceProfile(good.substr(0, cut), "cut").ok()) << cut;
   }
   int refused = 0;
-  for (size_t at = 0; at < good.size(); at += 61) {
+  for (size_t at = 0; at < good.size(); at += 331) {
     for (const char c : {'{', '}', ':', '-', '\n', '"', '9'}) {
       std::string text = good;
       text[at] = c;
       refused += ParseDeviceProfile(text, "changed").ok() ? 0 : 1;
     }
   }
-  EXPECT_GT(refused, 100);
+  EXPECT_GT(refused, 40);
 }
 
 TEST(DeviceProfile, GpuSectionsMustBeComplete) {

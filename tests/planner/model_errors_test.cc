@@ -24,18 +24,26 @@ std::string Refused(const Result<ModelSpec>& model) {
   return model.status().message();
 }
 
-std::string JsonError(const std::string& json) { return Refused(ParseHfConfig(json, "m.json")); }
-std::string YamlError(const std::string& yaml) { return Refused(ParseModelYaml(yaml, "m.yaml")); }
+std::string JsonError(const std::string& json) {
+  return Refused(ParseHfConfig(json, "m.json"));
+}
+std::string YamlError(const std::string& yaml) {
+  return Refused(ParseModelYaml(yaml, "m.yaml"));
+}
 
 struct Wrong {
   const char* name;
   std::string text;
   std::string message;  ///< the whole of it
 };
-void PrintTo(const Wrong& wrong, std::ostream* out) { *out << wrong.name; }
+void PrintTo(const Wrong& wrong, std::ostream* out) {
+  *out << wrong.name;
+}
 
 class WrongConfig : public ::testing::TestWithParam<Wrong> {};
-TEST_P(WrongConfig, SaysWhy) { EXPECT_EQ(JsonError(GetParam().text), GetParam().message); }
+TEST_P(WrongConfig, SaysWhy) {
+  EXPECT_EQ(JsonError(GetParam().text), GetParam().message);
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Json, WrongConfig,
@@ -91,7 +99,8 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"odd_head", R"({"model_type": "llama", "head_dim": 65})",
               "m.json: line 1, field head_dim: found a rotary width of 65; allowed: an even width; "
               "rotation works on pairs: correct the sizes"},
-        Wrong{"two_names_of_a_field", "{\"model_type\": \"gpt2\", \"n_embd\": 768,\n\"hidden_size\": 1024}",
+        Wrong{"two_names_of_a_field",
+              "{\"model_type\": \"gpt2\", \"n_embd\": 768,\n\"hidden_size\": 1024}",
               "m.json: line 2, field hidden_size: found 1024 beside n_embd = 768; allowed: one "
               "value: both names mean the same field; remove one of the two"},
         Wrong{"field_twice", "{\"model_type\": \"gpt2\", \"n_layer\": 8,\n\"n_layer\": 9}",
@@ -143,9 +152,9 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.name); });
 
 TEST(ConfigErrors, UnknownFamilyListsTheKnownOnes) {
-  for (const char* json : {R"({"model_type": "t5"})", R"({"hidden_size": 8})", "{}",
-                           R"({"model_type": 3})",
-                           R"({"model_type": "llava", "text_config": {"model_type": "opt"}})"}) {
+  for (const char* json :
+       {R"({"model_type": "t5"})", R"({"hidden_size": 8})", "{}", R"({"model_type": 3})",
+        R"({"model_type": "llava", "text_config": {"model_type": "opt"}})"}) {
     SCOPED_TRACE(json);
     EXPECT_THAT(JsonError(json),
                 AllOf(HasSubstr("model_type: found"),
@@ -181,8 +190,7 @@ TEST(ConfigErrors, BrokenText) {
 }
 
 TEST(ConfigErrors, LongValuesAreShortened) {
-  const std::string message =
-      JsonError(R"({"model_type": ")" + std::string(100000, 'x') + "\"}");
+  const std::string message = JsonError(R"({"model_type": ")" + std::string(100000, 'x') + "\"}");
   EXPECT_LT(message.size(), 1000U);
 }
 
@@ -221,7 +229,9 @@ std::string Edited(const std::string& from, const std::string& to) {
 }
 
 class WrongYaml : public ::testing::TestWithParam<Wrong> {};
-TEST_P(WrongYaml, SaysWhy) { EXPECT_EQ(YamlError(GetParam().text), GetParam().message); }
+TEST_P(WrongYaml, SaysWhy) {
+  EXPECT_EQ(YamlError(GetParam().text), GetParam().message);
+}
 
 INSTANTIATE_TEST_SUITE_P(
     Yaml, WrongYaml,
@@ -322,8 +332,8 @@ TEST(YamlErrors, AllProblemsAtOnce) {
   text.replace(text.find("kv_heads: 4"), 11, "kv_heads: 5");
   const std::string message = YamlError(text + "extra: 1\n");
   EXPECT_THAT(message, StartsWith("m.yaml: "));
-  for (const char* field : {"modules[0].hidden", "modules[0].vocab", "attention.kv_heads",
-                            "\"extra\""}) {
+  for (const char* field :
+       {"modules[0].hidden", "modules[0].vocab", "attention.kv_heads", "\"extra\""}) {
     EXPECT_THAT(message, HasSubstr(field));
   }
 }
@@ -344,9 +354,8 @@ TEST(YamlErrors, CyclesOfModules) {
     text += other.replace(other.find("language"), 8, name);
   }
   ASSERT_TRUE(ParseModelYaml(text + "edges: [{from: 0, to: 1}, {from: 1, to: 2}]\n", "m").ok());
-  EXPECT_THAT(
-      YamlError(text + "edges: [{from: 0, to: 1}, {from: 1, to: 2}, {from: 2, to: 0}]\n"),
-      HasSubstr("field edges: found a cycle"));
+  EXPECT_THAT(YamlError(text + "edges: [{from: 0, to: 1}, {from: 1, to: 2}, {from: 2, to: 0}]\n"),
+              HasSubstr("field edges: found a cycle"));
   EXPECT_THAT(YamlError(text + "edges: [{from: 0, to: 1}, {from: 0, to: 1}]\n"),
               HasSubstr("0 to 1 again"));
   EXPECT_THAT(YamlError(text + module), HasSubstr("a name that no other module has"));

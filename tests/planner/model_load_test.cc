@@ -38,7 +38,9 @@ ModelSpec FromJson(const std::string& json) {
   return model.ok() ? *model : ModelSpec{};
 }
 
-const ModuleSpec& OnlyModule(const ModelSpec& model) { return model.modules.at(0); }
+const ModuleSpec& OnlyModule(const ModelSpec& model) {
+  return model.modules.at(0);
+}
 
 /// file -> exact number of parameters.
 std::map<std::string, int64_t> Index() {
@@ -128,8 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "num_attention_heads": 128, "num_key_value_heads": 128, "n_routed_experts": 160,
                   "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1,
                   "n_group": 8, "topk_group": 3, "vocab_size": 102400})"},
-        Known{"gpt_neox_20b", 20554567680,
-              R"({"model_type": "gpt_neox", "vocab_size": 50432})"},
+        Known{"gpt_neox_20b", 20554567680, R"({"model_type": "gpt_neox", "vocab_size": 50432})"},
         Known{"pythia_70m", 70426624,
               R"({"model_type": "gpt_neox", "hidden_size": 512, "num_hidden_layers": 6,
                   "num_attention_heads": 8, "intermediate_size": 2048, "vocab_size": 50304})"}),
@@ -171,8 +172,8 @@ TEST(HfFamily, GemmaTwoTiesCapsScalesAndAlternatesWindows) {
 }
 
 TEST(HfFamily, GemmaTwo27bScalesScoresByItsOwnNumber) {
-  const ModelSpec model = FromJson(
-      R"({"model_type": "gemma2", "head_dim": 128, "query_pre_attn_scalar": 144})");
+  const ModelSpec model =
+      FromJson(R"({"model_type": "gemma2", "head_dim": 128, "query_pre_attn_scalar": 144})");
   EXPECT_DOUBLE_EQ(OnlyModule(model).layer(0).attention.score_scale, 1.0 / 12);
 }
 
@@ -257,8 +258,7 @@ TEST(HfFamily, LlamaBiasesCoverAllProjections) {
   const ModelSpec plain = FromJson(R"({"model_type": "llama"})");
   const ModelSpec biased =
       FromJson(R"({"model_type": "llama", "attention_bias": true, "mlp_bias": true})");
-  EXPECT_EQ(TotalParameters(biased) - TotalParameters(plain),
-            32 * (4 * 4096 + 2 * 11008 + 4096));
+  EXPECT_EQ(TotalParameters(biased) - TotalParameters(plain), 32 * (4 * 4096 + 2 * 11008 + 4096));
 }
 
 TEST(HfFamily, NeoXRotatesAQuarterAndAddsInParallel) {
@@ -269,8 +269,8 @@ TEST(HfFamily, NeoXRotatesAQuarterAndAddsInParallel) {
 }
 
 TEST(HfFamily, RopeThetaMayBeInAnObject) {
-  const ModelSpec model = FromJson(
-      R"({"model_type": "llama", "rope_parameters": {"rope_theta": 500000.0}})");
+  const ModelSpec model =
+      FromJson(R"({"model_type": "llama", "rope_parameters": {"rope_theta": 500000.0}})");
   EXPECT_EQ(OnlyModule(model).layer(0).attention.rope_theta, 500000);
 }
 
@@ -300,18 +300,27 @@ TEST(HfVision, NestedTextConfigOfQwen) {
 }
 
 TEST(ShippedModels, AllLoadAndCountAsTheyShould) {
-  const std::map<std::string, int64_t> parameters = {
-      {"deepseek-v3", 671026419200},    {"gemma-2-9b", 9241705984},
-      {"gpt-tiny", 249216},             {"gpt2", 124439808},
-      {"gpt2-xl", 1557611200},          {"gpt3-175b", 174615846912},
-      {"llama-1b-untied", 1498482688},  {"llama-2-70b", 68976648192},
-      {"llama-2-7b", 6738415616},       {"llama-3-70b", 70553706496},
-      {"llama-3-8b", 8030261248},       {"llama-3.1-405b", 405853388800},
-      {"llama-3.2-1b", 1235814400},     {"llama-3.2-3b-untied", 3606752256},
-      {"llama-tiny", 229952},           {"mixtral-8x7b", 46702792704},
-      {"qwen2.5-32b", 32763876352},     {"qwen2.5-7b", 7615616512},
-      {"qwen3-235b-a22b", 235093634560}, {"qwen3-30b-a3b", 30532122624},
-      {"qwen3-8b", 8190735360}};
+  const std::map<std::string, int64_t> parameters = {{"deepseek-v3", 671026419200},
+                                                     {"gemma-2-9b", 9241705984},
+                                                     {"gpt-tiny", 249216},
+                                                     {"gpt2", 124439808},
+                                                     {"gpt2-xl", 1557611200},
+                                                     {"gpt3-175b", 174615846912},
+                                                     {"llama-1b-untied", 1498482688},
+                                                     {"llama-2-70b", 68976648192},
+                                                     {"llama-2-7b", 6738415616},
+                                                     {"llama-3-70b", 70553706496},
+                                                     {"llama-3-8b", 8030261248},
+                                                     {"llama-3.1-405b", 405853388800},
+                                                     {"llama-3.2-1b", 1235814400},
+                                                     {"llama-3.2-3b-untied", 3606752256},
+                                                     {"llama-tiny", 229952},
+                                                     {"mixtral-8x7b", 46702792704},
+                                                     {"qwen2.5-32b", 32763876352},
+                                                     {"qwen2.5-7b", 7615616512},
+                                                     {"qwen3-235b-a22b", 235093634560},
+                                                     {"qwen3-30b-a3b", 30532122624},
+                                                     {"qwen3-8b", 8190735360}};
   std::vector<std::string> names;
   for (const auto& [name, count] : parameters) {
     SCOPED_TRACE(name);
@@ -338,9 +347,10 @@ TEST(ShippedModels, AreTheModelsOfTheirConfigs) {
 class FilesTest : public ::testing::Test {
  protected:
   FilesTest() {
-    folder_ = fs::temp_directory_path() /
-              ("model_load_test_" + std::to_string(::testing::UnitTest::GetInstance()->random_seed()) +
-               "_" + std::to_string(reinterpret_cast<uintptr_t>(this)));
+    folder_ =
+        fs::temp_directory_path() /
+        ("model_load_test_" + std::to_string(::testing::UnitTest::GetInstance()->random_seed()) +
+         "_" + std::to_string(reinterpret_cast<uintptr_t>(this)));
     fs::create_directories(folder_);
   }
   ~FilesTest() override {

@@ -1,12 +1,15 @@
 // Our own YAML: what it means, that writing and reading are inverse, fingerprints.
+#include "planner/ir/model_yaml.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "planner/ir/load_model.h"
-#include "planner/ir/model_yaml.h"
 
 namespace meshwright::planner {
 namespace {
@@ -84,6 +87,18 @@ TEST(ModelYaml, DefaultsAreListed) {
                   kind + "1].mlp.moe.normalize_top_k = true (absent: the usual router)"));
 }
 
+TEST(ModelYaml, TheExampleOfTheReadmeIsAModel) {
+  std::ifstream file(MESHWRIGHT_SOURCE_DIR "/planner/ir/README.md");
+  const std::string readme{std::istreambuf_iterator<char>(file), {}};
+  const std::string fence = "```yaml\n";
+  const size_t start = readme.find(fence + "meshwright_model");
+  ASSERT_NE(start, std::string::npos);
+  const size_t end = readme.find("```", start + fence.size());
+  const ModelSpec model = Parsed(readme.substr(start + fence.size(), end - start - fence.size()));
+  EXPECT_EQ(model.name, "two-kinds");
+  EXPECT_THAT(model.modules.at(0).layers, ElementsAre(0, 1, 0, 1, 0, 1, 0));
+}
+
 TEST(ModelYaml, ReadingWhatWasWrittenChangesNothing) {
   std::vector<ModelSpec> models = {Parsed(kSmall)};
   for (const std::string& name : ShippedModels()) models.push_back(Shipped(name));
@@ -111,8 +126,12 @@ rc::Gen<std::string> Texts() {
       });
 }
 
-int64_t Whole(int64_t low, int64_t high) { return *rc::gen::inRange<int64_t>(low, high + 1); }
-bool Flag() { return *rc::gen::arbitrary<bool>(); }
+int64_t Whole(int64_t low, int64_t high) {
+  return *rc::gen::inRange<int64_t>(low, high + 1);
+}
+bool Flag() {
+  return *rc::gen::arbitrary<bool>();
+}
 /// A positive number of any size and precision that fields accept.
 double Real(double low, double high) {
   const double share = static_cast<double>(Whole(0, int64_t{1} << 53)) / 9007199254740992.0;
@@ -136,8 +155,8 @@ AttentionSpec AnyAttention() {
   a.score_scale = Flag() ? 0 : Real(0, 1);
   a.score_softcap = Flag() ? 0 : Real(0, 100);
   if (Flag()) {
-    a.latent = LatentAttentionSpec{Whole(0, 2000), Whole(1, 2000), Whole(1, 200),
-                                   2 * Whole(1, 100), Whole(1, 200)};
+    a.latent = LatentAttentionSpec{Whole(0, 2000), Whole(1, 2000), Whole(1, 200), 2 * Whole(1, 100),
+                                   Whole(1, 200)};
     a.kv_heads = a.heads;
     a.head_dim = a.latent->nope_dim + a.latent->rope_dim;
   } else {
@@ -187,8 +206,8 @@ LayerSpec AnyLayer() {
 ModuleSpec AnyModule(const std::string& name) {
   ModuleSpec m;
   m.name = name;
-  m.kind = OneOf({ModuleKind::kLanguage, ModuleKind::kVision, ModuleKind::kAudio,
-                  ModuleKind::kProjector});
+  m.kind = OneOf(
+      {ModuleKind::kLanguage, ModuleKind::kVision, ModuleKind::kAudio, ModuleKind::kProjector});
   m.hidden = Whole(1, 20000);
   const auto kinds = static_cast<int>(Whole(1, 3));
   for (int i = 0; i < kinds; ++i) m.layer_kinds.push_back(AnyLayer());

@@ -24,8 +24,6 @@ class KernelHarness {
 
   explicit KernelHarness(planner::DType dtype = planner::DType::kF64) : dtype_(dtype) {
     block_.name = "test";
-    rank_.program = &program;
-    rank_.binding = &binding;
     rank_.facts.dtypes.compute = dtype;
     rank_.facts.dtypes.gradient = dtype;
     rank_.facts.dtypes.moment = dtype;
@@ -125,6 +123,8 @@ class KernelHarness {
     MW_RETURN_IF_ERROR(planner::CheckOp(block_, op, program));
     const Kernel kernel = CpuKernels().kernels[static_cast<size_t>(kind)];
     MW_CHECK(kernel != nullptr);
+    rank_.program = &program;  // here, as harnesses may be copied
+    rank_.binding = &binding;
     const planner::Instance instance;
     const planner::Task task;
     return kernel(OpCall{rank_, block_, op, instance, task, arena_.data()});

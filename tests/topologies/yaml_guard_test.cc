@@ -29,9 +29,11 @@ TEST(Utf8, AcceptsEveryLengthAndTheEdges) {
 }
 
 TEST(Utf8, RefusesMalformedSequences) {
-  for (const char* bad : {"\x80", "\xBF", "\xC0\x80", "\xC1\xBF", "\xC2", "\xC2" "a", "\xE0\x9F\xBF",
-                          "\xED\xA0\x80", "\xE2\x82", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80",
-                          "\xF5\x80\x80\x80", "\xFF", "\xF0\x90\x80"}) {
+  for (const char* bad : {"\x80", "\xBF", "\xC0\x80", "\xC1\xBF", "\xC2",
+                          "\xC2"
+                          "a",
+                          "\xE0\x9F\xBF", "\xED\xA0\x80", "\xE2\x82", "\xF0\x8F\xBF\xBF",
+                          "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xF0\x90\x80"}) {
     EXPECT_FALSE(IsUtf8(bad));
     EXPECT_FALSE(IsUtf8(std::string("ok") + bad));
   }
@@ -51,8 +53,8 @@ TEST(JsonBounds, CountsBracketsOutsideStrings) {
   EXPECT_TRUE(CheckJsonBounds(Repeated("[", 64) + Repeated("]", 64), "f").ok());
   EXPECT_FALSE(CheckJsonBounds(Repeated("[", 65), "f").ok());
   EXPECT_FALSE(CheckJsonBounds(Repeated("{\"a\":", 65), "f").ok());
-  EXPECT_TRUE(CheckJsonBounds("\"" + Repeated("[", 1000) + "\\\"" + Repeated("{", 1000) + "\"", "f")
-                  .ok());
+  EXPECT_TRUE(
+      CheckJsonBounds("\"" + Repeated("[", 1000) + "\\\"" + Repeated("{", 1000) + "\"", "f").ok());
   EXPECT_TRUE(CheckJsonBounds(Repeated("[]", 1000), "f").ok());
 }
 

@@ -1,0 +1,121 @@
+#include "planner/predict/predict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "cost_models/simulate.h"
+#include "planner/predict/model_flops.h"
+#include "planner/predict/task_graph.h"
+
+namespace meshwright::planner {
+namespace {
+
+double D(int64_t value) { return static_cast<double>(value); }
+
+/// Last end of every step.
+std::vector<int64_t> StepEnds(const TaskGraphOfStep& step, const cost::Timeline& timeline) {
+  std::vector<int64_t> ends(static_cast<size_t>(step.steps), 0);
+  for (const TaskGraphEntry& e : step.entries) {
+    int64_t& end = ends[static_cast<size_t>(e.step)];
+    end = std::max(end, timeline.end_ns[static_cast<size_t>(e.node)]);
+  }
+  return ends;
+}
+
+/// Busy time of the compute streams a step, by program: that of its busiest class.
+std::vector<double> StageTimes(const Programs& programs, const TaskGraphOfStep& step,
+                               const cost::Timeline& timeline) {
+  std::vector<double> times(programs.programs.size(), 0.0);
+  for (int32_t c = 0; c < step.classes.size(); ++c) {
+    const auto rank = static_cast<size_t>(step.classes.representative(c));
+    const auto queue = static_cast<size_t>(step.queues[static_cast<size_t>(c)][kComputeStream]);
+    double& time = times[static_cast<size_t>(programs.ranks[rank].program)];
+    time = std::max(time, D(timeline.busy_ns[queue]) * 1e-9 / D(step.steps));
+  }
+  return times;
+}
+
+/// FLOP/s that a rank could reach; 0: the profile does not say.
+double PeakOfRank(const Plan& plan, const Prices& prices) {
+  const auto peak = cost::PeakOf(prices.model().profile(), PrecisionOf(plan.dtype));
+  if (!peak.ok()) return 0.0;
+  if (!prices.on_cpu()) return peak->value();
+  std::map<int, int> ranks_of_host;
+  for (size_t r = 0; r < plan.placement.size(); ++r) {
+    ++ranks_of_host[prices.cluster().HostOf(prices.DeviceOf(static_cast<int32_t>(r)))];
+  }
+  double cores = 1.0;
+  for (const auto& [host, ranks] : ranks_of_host) {
+    cores = std::min(cores, D(prices.cluster().HostSpecOf(host).device.cores) / D(ranks));
+  }
+  return peak->value() * cores;
+}
+
+Flops FlopsOf(const Plan& plan) {
+  Flops flops;
+  for (const ModulePlan& m : plan.modules) {
+    for (const ModuleSpec& spec : plan.model.modules) {
+      if (spec.name != m.module) continue;
+      flops += ModelFlopsPerStep(spec, plan.sequence, plan.global_batch);
+    }
+  }
+  return flops;
+}
+
+}  // namespace
+
+Bytes OutsideBytes(const RankProgram& program, const cost::DeviceProfile& profile) {
+  if (!profile.gpu) return Bytes(0);
+  const cost::GpuModel& gpu = *profile.gpu;
+  Bytes bytes = gpu.context_memory.value + gpu.library_memory.value;
+  if (!program.communicators.empty()) bytes += gpu.communicator_memory.value;
+  const int64_t ctas = gpu.default_ctas.value;
+  for (const CommunicatorInfo& c : program.communicators) {
+    const bool messages = c.kind == CommunicatorKind::kEdge;
+    bytes += ctas * (messages ? gpu.cta_message_memory.value : gpu.cta_collective_memory.value);
+  }
+  return bytes;
+}
+
+Result<SimulatedStep> Predict(const Plan& plan, const Programs& programs, const Prices& prices,
+                              const PredictOptions& options) {
+  TaskGraphOptions graph_options;
+  graph_options.fold = options.fold;
+  graph_options.merge = options.merge;
+  graph_options.steps = options.steps;
+  MW_ASSIGN_OR_RETURN(const TaskGraphOfStep step, ToTaskGraph(programs, prices, graph_options));
+  MW_ASSIGN_OR_RETURN(const cost::Timeline timeline,
+                      cost::Simulate(step.graph, SimulateLabels(programs, step)));
+  const std::vector<int64_t> ends = StepEnds(step, timeline);
+  const int64_t before = ends.size() > 1 ? ends[ends.size() - 2] : 0;
+  const int64_t step_ns = ends.back() - before;
+  if (step_ns <= 0) {
+    return Infeasible("the simulated step takes no time: the programs have no ops; lower the plan again");
+  }
+  SimulatedStep result;
+  result.nodes = step.graph.node_count();
+  result.classes = step.classes.size();
+  Prediction& p = result.prediction;
+  p.step_time_s = D(step_ns) * 1e-9;
+  p.stage_time_s = StageTimes(programs, step, timeline);
+  double busy = 0.0;
+  for (const double time : p.stage_time_s) busy += time;
+  p.bubble_fraction =
+      std::clamp(1.0 - busy / (D(static_cast<int64_t>(p.stage_time_s.size())) * p.step_time_s), 0.0, 1.0);
+  const double ranks = D(plan.world_size());
+  p.tokens_per_s_per_gpu = D(plan.global_batch) * D(plan.sequence) / p.step_time_s / ranks;
+  const double flops_per_rank = FlopsOf(plan).value() / p.step_time_s / ranks;
+  p.model_tflops_per_gpu = flops_per_rank / 1e12;
+  const double peak = PeakOfRank(plan, prices);
+  p.mfu = peak > 0 ? flops_per_rank / peak : 0.0;
+  for (const RankProgram& program : programs.programs) {
+    p.memory.push_back(program.arena.memory);
+    p.memory.back().outside = OutsideBytes(program, prices.model().profile()).value();
+  }
+  if (options.trace) result.trace = ToTrace(programs, step, timeline);
+  return result;
+}
+
+}  // namespace meshwright::planner

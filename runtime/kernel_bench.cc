@@ -1,0 +1,121 @@
+#include "runtime/kernel_bench.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/arena.h"
+
+namespace meshwright::runtime {
+namespace {
+
+using planner::DType;
+using planner::OpKind;
+using planner::TensorView;
+
+constexpr int64_t kRepetitions = 5;
+constexpr int64_t kAlign = 64;
+
+double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <typename T, typename F>
+void Fill(std::byte* at, int64_t count, F value) {
+  T* out = reinterpret_cast<T*>(at);
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(value(i));
+}
+
+void FillOperand(const TensorView& view, std::byte* at) {
+  // Values around zero, of a size that neither overflows nor becomes denormal when ops repeat.
+  const auto real = [](int64_t i) { return 0.02 * static_cast<double>(i % 11) - 0.09; };
+  const auto id = [](int64_t i) { return i * 7 % 64; };
+  switch (view.dtype) {
+    case DType::kF32:
+      return Fill<float>(at, view.elements(), real);
+    case DType::kF64:
+      return Fill<double>(at, view.elements(), real);
+    case DType::kI32:
+      return Fill<int32_t>(at, view.elements(), id);
+    case DType::kI64:
+      return Fill<int64_t>(at, view.elements(), [](int64_t) { return 1; });
+    case DType::kBf16:
+      return;
+  }
+}
+
+/// Block, program and memory of one case.
+struct Bench {
+  planner::Block block;
+  planner::Op op;
+  planner::RankProgram program;
+  planner::RankBinding binding;
+  planner::Instance instance;
+  planner::Task task;
+  RankContext context;
+  int64_t bytes = 0;
+
+  explicit Bench(const BenchCase& from) {
+    const planner::OpRow& row = planner::RowOf(from.kind);
+    block.name = "bench";
+    op.kind = from.kind;
+    op.attributes = from.attributes;
+    for (const planner::OperandRow& operand : row.operands) op.operands.push_back({-1, operand.access});
+    for (const BenchOperand& o : from.operands) {
+      const auto index = static_cast<size_t>(planner::OperandIndex(from.kind, o.name.c_str()));
+      op.operands[index].tensor = static_cast<int32_t>(block.tensors.size());
+      block.tensors.push_back({o.name, o.dtype, o.shape, planner::Region::kScratch, bytes});
+      bytes += (block.tensors.back().bytes() + kAlign - 1) / kAlign * kAlign;
+    }
+    if (from.kind == OpKind::kOptimizerStep || from.kind == OpKind::kSquaredNorm) AddBucket(from);
+    context.program = &program;
+    context.binding = &binding;
+    context.facts.dtypes = planner::PolicyOf(block.tensors.front().dtype);
+  }
+
+  /// One parameter that fills the bucket of the first operand.
+  void AddBucket(const BenchCase& from) {
+    const int64_t elements = block.tensors.front().elements();
+    op.attributes.bucket = 0;
+    program.buckets.push_back({0, elements, 0});
+    planner::ParameterEntry entry;
+    entry.name = "bench";
+    entry.global_shape = entry.local_shape = from.operands.front().shape;
+    program.parameters.push_back(entry);
+  }
+};
+
+}  // namespace
+
+Result<BenchResult> TimeKernel(const BenchCase& from, double seconds) {
+  const Bench bench(from);
+  MW_RETURN_IF_ERROR(planner::CheckOp(bench.block, bench.op, bench.program));
+  const Kernel kernel = CpuKernels().kernels[static_cast<size_t>(from.kind)];
+  if (kernel == nullptr) {
+    return Unsupported(planner::ToString(from.kind) + ": no CPU kernel to measure");
+  }
+  Arena arena(bench.bytes, 0);
+  if (arena.data() == nullptr) return RunFailed("the machine has no memory to measure kernels in");
+  for (const TensorView& view : bench.block.tensors) FillOperand(view, arena.data() + view.offset);
+  const OpCall call{bench.context, bench.block, bench.op, bench.instance, bench.task, arena.data()};
+  const auto batch = [&](int64_t ops, double* took) -> Status {
+    const double start = Seconds();
+    for (int64_t i = 0; i < ops; ++i) MW_RETURN_IF_ERROR(kernel(call));
+    *took = Seconds() - start;
+    return Status::Ok();
+  };
+  BenchResult result;
+  result.work = planner::WorkOf(bench.block, bench.op, bench.program);
+  double took = 0.0;
+  MW_RETURN_IF_ERROR(batch(1, &took));  // caches and pages
+  MW_RETURN_IF_ERROR(batch(1, &took));
+  const double part = seconds / static_cast<double>(kRepetitions);
+  const auto ops = static_cast<int64_t>(std::clamp(part / std::max(took, 1e-8), 1.0, 1e6));
+  result.seconds = took;
+  for (int64_t r = 0; r < kRepetitions; ++r) {
+    MW_RETURN_IF_ERROR(batch(ops, &took));
+    result.seconds = std::min(result.seconds, took / static_cast<double>(ops));
+  }
+  return result;
+}
+
+}  // namespace meshwright::runtime
