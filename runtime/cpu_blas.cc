@@ -9,7 +9,9 @@
 namespace meshwright::runtime {
 namespace {
 
-CBLAS_TRANSPOSE Flag(bool transposed) { return transposed ? CblasTrans : CblasNoTrans; }
+CBLAS_TRANSPOSE Flag(bool transposed) {
+  return transposed ? CblasTrans : CblasNoTrans;
+}
 
 void Call(int m, int n, int k, float alpha, MatrixIn<float> a, MatrixIn<float> b, float beta,
           MatrixOut<float> c) {
@@ -27,7 +29,9 @@ void Call(int m, int n, int k, double alpha, MatrixIn<double> a, MatrixIn<double
 
 }  // namespace
 
-void UseOneBlasThread() { openblas_set_num_threads(1); }
+void UseOneBlasThread() {
+  openblas_set_num_threads(1);
+}
 
 template <typename T>
 Status MatrixProduct(int64_t m, int64_t n, int64_t k, T alpha, MatrixIn<T> a, MatrixIn<T> b, T beta,

@@ -7,7 +7,8 @@
 
 namespace meshwright::runtime {
 
-/// One thread a rank: ranks are threads or processes themselves. Called once before the first product.
+/// One thread a rank: ranks are threads or processes themselves. Called once before the first
+/// product.
 void UseOneBlasThread();
 
 /// A matrix as BLAS sees it: rows `stride` elements apart, `transposed` before use.

@@ -108,11 +108,15 @@ Status ForDType(const OpCall& call, const char* name, F f) {
 std::string Where(const OpCall& call);
 
 /// Elements of the last axis.
-inline int64_t Width(const planner::TensorView& view) { return view.shape.back(); }
-inline int64_t RowCount(const planner::TensorView& view) { return view.elements() / Width(view); }
+inline int64_t Width(const planner::TensorView& view) {
+  return view.shape.back();
+}
+inline int64_t RowCount(const planner::TensorView& view) {
+  return view.elements() / Width(view);
+}
 
-/// out[j] (+)= sum over rows of value(row, j), in fp64. Columns go in blocks so that the sums fit the
-/// stack and rows are read in cache lines.
+/// out[j] (+)= sum over rows of value(row, j), in fp64. Columns go in blocks so that the sums fit
+/// the stack and rows are read in cache lines.
 template <typename T, typename F>
 void ColumnSums(int64_t rows, int64_t columns, bool accumulate, T* out, F value) {
   constexpr int64_t kBlock = 64;

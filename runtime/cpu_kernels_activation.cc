@@ -10,8 +10,8 @@ namespace {
 constexpr double kInvSqrt2 = 0.70710678118654752440;
 constexpr double kInvSqrt2Pi = 0.39894228040143267794;
 constexpr double kSqrt2OverPi = 0.79788456080286535588;
-constexpr double kTanhCubic = 0.044715;       // Hendrycks and Gimpel, "Gaussian error linear units"
-constexpr double kQuickGeluSlope = 1.702;     // the same: x * sigmoid(1.702 x)
+constexpr double kTanhCubic = 0.044715;    // Hendrycks and Gimpel, "Gaussian error linear units"
+constexpr double kQuickGeluSlope = 1.702;  // the same: x * sigmoid(1.702 x)
 
 /// act(x) and its derivative.
 template <typename T>

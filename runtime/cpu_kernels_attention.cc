@@ -83,7 +83,8 @@ Status Scores(const AttentionShape& s, const HeadOffsets& at, const QueryBlock& 
 
 /// Scores of one query to exp(score - shift), zero where the query does not see the key.
 template <typename T>
-void Exponentials(const AttentionShape& s, const QueryBlock& block, int64_t query, T shift, T* row) {
+void Exponentials(const AttentionShape& s, const QueryBlock& block, int64_t query, T shift,
+                  T* row) {
   const int64_t first = s.first_key(query) - block.key_begin;
   const int64_t end = s.end_key(query) - block.key_begin;
   std::fill(row, row + first, T{0});
@@ -108,9 +109,9 @@ Status AttentionBlock(const AttentionShape& s, const HeadOffsets& at, const Quer
     inverse[i - block.begin] = static_cast<T>(1.0 / sum);
   }
   T* out = o + at.o + block.begin * s.o_stride();
-  MW_RETURN_IF_ERROR(MatrixProduct<T>(block.rows(), s.d, block.keys(), T{1}, {scores, block.keys()},
-                                      {qkv + at.v + block.key_begin * s.qkv_stride(), s.qkv_stride()},
-                                      T{0}, {out, s.o_stride()}));
+  MW_RETURN_IF_ERROR(MatrixProduct<T>(
+      block.rows(), s.d, block.keys(), T{1}, {scores, block.keys()},
+      {qkv + at.v + block.key_begin * s.qkv_stride(), s.qkv_stride()}, T{0}, {out, s.o_stride()}));
   for (int64_t i = 0; i < block.rows(); ++i) {
     for (int64_t j = 0; j < s.d; ++j) out[i * s.o_stride() + j] *= inverse[i];
   }
@@ -157,7 +158,8 @@ void ScoreGrad(const AttentionShape& s, const HeadOffsets& at, const QueryBlock&
     const T* o = x.o + at.o + i * s.o_stride();
     const T* d_o = x.d_o + at.o + i * s.o_stride();
     double sum = 0.0;
-    for (int64_t j = 0; j < s.d; ++j) sum += static_cast<double>(o[j]) * static_cast<double>(d_o[j]);
+    for (int64_t j = 0; j < s.d; ++j)
+      sum += static_cast<double>(o[j]) * static_cast<double>(d_o[j]);
     const T delta = static_cast<T>(sum);
     const T scale = static_cast<T>(s.scale);
     const T* p = x.p + (i - block.begin) * block.keys();

@@ -67,9 +67,9 @@ Result<Positions> PositionsOf(const OpCall& call, int64_t tokens, int64_t max_po
   p.count = tokens / a.batch;
   p.first = a.sequence_sharded ? call.rank.binding->tp_index * p.count : 0;
   if (p.first + p.count > max_positions) {
-    return Unsupported(fmt::format(
-        "{}: positions up to {} asked for, the model has {}; use a shorter sequence", Where(call),
-        p.first + p.count, max_positions));
+    return Unsupported(
+        fmt::format("{}: positions up to {} asked for, the model has {}; use a shorter sequence",
+                    Where(call), p.first + p.count, max_positions));
   }
   return p;
 }

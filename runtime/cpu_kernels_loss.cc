@@ -49,9 +49,10 @@ Status SoftmaxStatsT(const OpCall& call) {
     const T* z = logits + row * s.columns;
     const int64_t label = labels[row];
     if (label != kMaskedLabel && (label < 0 || label >= call.op.attributes.vocab)) {
-      return RunFailed(fmt::format("{}: label {} in row {} is outside the vocabulary of {} (or {}: not "
-                                   "counted); check the data",
-                                   Where(call), label, row, call.op.attributes.vocab, kMaskedLabel));
+      return RunFailed(
+          fmt::format("{}: label {} in row {} is outside the vocabulary of {} (or {}: not "
+                      "counted); check the data",
+                      Where(call), label, row, call.op.attributes.vocab, kMaskedLabel));
     }
     // A rank may hold padding only: its maximum is -inf and its sum 0.
     T top = -std::numeric_limits<T>::infinity();
@@ -123,7 +124,8 @@ Status SoftmaxStats(const OpCall& call) {
   return ForDType(call, "logits", [&](auto zero) { return SoftmaxStatsT<decltype(zero)>(call); });
 }
 Status CrossEntropyGrad(const OpCall& call) {
-  return ForDType(call, "logits", [&](auto zero) { return CrossEntropyGradT<decltype(zero)>(call); });
+  return ForDType(call, "logits",
+                  [&](auto zero) { return CrossEntropyGradT<decltype(zero)>(call); });
 }
 
 }  // namespace meshwright::runtime::cpu

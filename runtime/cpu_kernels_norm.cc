@@ -75,13 +75,15 @@ Status NormT(const OpCall& call) {
   const T* beta = operands.Get<T>("beta", shape.h);
   T* r1 = operands.Get<T>("r1", elements);
   T* n = operands.Get<T>("n", elements);
+  MW_CHECK(r1 != nullptr || delta == nullptr);
   for (int64_t row = 0; row < shape.rows; ++row) {
     const int64_t at = row * shape.h;
-    // Element by element, so r1 may lie exactly over r or delta. Without delta it may be absent.
+    const T* x = r + at;
     if (r1 != nullptr) {
+      // Element by element, so r1 may lie exactly over r or delta.
       for (int64_t j = at; j < at + shape.h; ++j) r1[j] = delta != nullptr ? r[j] + delta[j] : r[j];
+      x = r1 + at;
     }
-    const T* x = (r1 != nullptr ? r1 : r) + at;
     Statistics(shape, row, x, a.eps);
     Normalize(shape, row, x, gamma, beta, a.one_plus, n + at);
   }
@@ -140,13 +142,13 @@ Status NormGradT(const OpCall& call) {
   const T* dr_in = operands.Get<T>("dr_in", elements);
   T* dr_out = operands.Get<T>("dr_out", elements);
   // Parameter gradients first: dr_out may lie over an input.
-  ColumnSums(shape.rows, h, operands.Accumulates("gamma_grad"), operands.Get<T>("gamma_grad", h),
-             [&](int64_t row, int64_t j) {
-               const double mean = shape.mean != nullptr ? static_cast<double>(shape.mean[row]) : 0.0;
-               return static_cast<double>(dn[row * h + j]) *
-                      (static_cast<double>(r1[row * h + j]) - mean) *
-                      static_cast<double>(shape.rstd[row]);
-             });
+  ColumnSums(
+      shape.rows, h, operands.Accumulates("gamma_grad"), operands.Get<T>("gamma_grad", h),
+      [&](int64_t row, int64_t j) {
+        const double mean = shape.mean != nullptr ? static_cast<double>(shape.mean[row]) : 0.0;
+        return static_cast<double>(dn[row * h + j]) *
+               (static_cast<double>(r1[row * h + j]) - mean) * static_cast<double>(shape.rstd[row]);
+      });
   if (T* beta_grad = operands.Get<T>("beta_grad", h); beta_grad != nullptr) {
     ColumnSums(shape.rows, h, operands.Accumulates("beta_grad"), beta_grad,
                [&](int64_t row, int64_t j) { return static_cast<double>(dn[row * h + j]); });

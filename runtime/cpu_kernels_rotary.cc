@@ -1,5 +1,5 @@
-// Rotary position embedding in the half-split convention (GPT-NeoX, Llama): element i of a head pairs
-// with element i + d/2 and turns by s * theta^(-2i/d) at position s.
+// Rotary position embedding in the half-split convention (GPT-NeoX, Llama): element i of a head
+// pairs with element i + d/2 and turns by s * theta^(-2i/d) at position s.
 #include <algorithm>
 #include <cmath>
 
@@ -41,7 +41,8 @@ Status RotaryT(const OpCall& call) {
     double cosine[kPairBlock];
     double sine[kPairBlock];
     for (int64_t i = 0; i < width; ++i) {
-      frequency[i] = std::pow(a.rope_theta, -static_cast<double>(begin + i) / static_cast<double>(pairs));
+      frequency[i] =
+          std::pow(a.rope_theta, -static_cast<double>(begin + i) / static_cast<double>(pairs));
     }
     for (int64_t position = 0; position < a.sequence; ++position) {
       for (int64_t i = 0; i < width; ++i) {

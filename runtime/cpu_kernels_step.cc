@@ -1,5 +1,5 @@
-// End of step: gradient norm, statistics, clip factor, optimizer. Buckets are seen whole; a rank works
-// on its own shard of them under ZeRO-1 and on everything otherwise.
+// End of step: gradient norm, statistics, clip factor, optimizer. Buckets are seen whole; a rank
+// works on its own shard of them under ZeRO-1 and on everything otherwise.
 #include <algorithm>
 #include <cmath>
 
@@ -75,12 +75,13 @@ Status SquaredNormT(const OpCall& call) {
   ForEachEntry(call, [&](const ParameterEntry& entry, int64_t at) {
     if (entry.tied_copy) return;
     const AxisSplit split = SplitAtCutAxis(entry);
-    for (const planner::ShardSegment& segment : planner::SegmentsOf(entry, rank.tp_index, grid.tp)) {
+    for (const planner::ShardSegment& segment :
+         planner::SegmentsOf(entry, rank.tp_index, grid.tp)) {
       if (!segment.owner) continue;
       for (int64_t o = 0; o < split.outer; ++o) {
         const int64_t begin = at + (o * split.local + segment.local_begin) * split.inner;
-        sum += SumOfSquares(gradient,
-                            Intersect({begin, begin + segment.length * split.inner}, own));
+        sum +=
+            SumOfSquares(gradient, Intersect({begin, begin + segment.length * split.inner}, own));
       }
     }
   });
@@ -93,7 +94,7 @@ Status SquaredNormT(const OpCall& call) {
 struct StepFactors {
   double clip = 1.0;
   double rate = 0.0;
-  double decay = 0.0;       ///< of the entry at hand
+  double decay = 0.0;        ///< of the entry at hand
   double correction1 = 1.0;  ///< 1 - beta1^step
   double correction2 = 1.0;
 };
@@ -101,8 +102,8 @@ struct StepFactors {
 /// m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2,
 /// p -= rate (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay p).
 template <typename T>
-void AdamW(const OptimizerOptions& o, const StepFactors& f, int64_t n, const T* gradient, T* p, T* m,
-           T* v) {
+void AdamW(const OptimizerOptions& o, const StepFactors& f, int64_t n, const T* gradient, T* p,
+           T* m, T* v) {
   for (int64_t i = 0; i < n; ++i) {
     const double g = static_cast<double>(gradient[i]) * f.clip;
     const double m1 = o.beta1 * static_cast<double>(m[i]) + (1.0 - o.beta1) * g;
@@ -119,8 +120,8 @@ template <typename T>
 void Sgd(const StepFactors& f, int64_t n, const T* gradient, T* p) {
   for (int64_t i = 0; i < n; ++i) {
     const auto old = static_cast<double>(p[i]);
-    p[i] = static_cast<T>(
-        old - f.rate * (static_cast<double>(gradient[i]) * f.clip + f.decay * old));
+    p[i] =
+        static_cast<T>(old - f.rate * (static_cast<double>(gradient[i]) * f.clip + f.decay * old));
   }
 }
 
@@ -173,9 +174,8 @@ Status StepStatistics(const OpCall& call) {
   double* statistics = operands.Get<double>("statistics", 3);
   const bool reports = rank.tp_index == 0 && rank.pp_index == call.rank.grid.pp - 1;
   statistics[1] = reports ? *operands.Get<double>("loss", 1) : 0.0;
-  statistics[2] = reports && rank.dp_index == 0
-                      ? static_cast<double>(*operands.Get<int64_t>("count", 1))
-                      : 0.0;
+  statistics[2] =
+      reports && rank.dp_index == 0 ? static_cast<double>(*operands.Get<int64_t>("count", 1)) : 0.0;
   return Status::Ok();
 }
 

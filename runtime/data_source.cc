@@ -63,8 +63,9 @@ class File {
     // Not blocking: opening a pipe must not wait for a writer.
     const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (descriptor < 0) {
-      return NotFound(fmt::format("data file {}: cannot be opened: {}; give a readable file or \"mock\"",
-                                  path, std::strerror(errno)));
+      return NotFound(
+          fmt::format("data file {}: cannot be opened: {}; give a readable file or \"mock\"", path,
+                      std::strerror(errno)));
     }
     File file(path, descriptor);
     struct stat info = {};
@@ -99,9 +100,9 @@ class File {
       const ssize_t got = ::pread(descriptor_, out, static_cast<size_t>(count), offset);
       if (got < 0 && errno == EINTR) continue;
       if (got <= 0) {
-        return RunFailed(fmt::format("data file {}: at byte {}: {}", path_, offset,
-                                     got == 0 ? "the file has become shorter during the run"
-                                              : std::strerror(errno)));
+        return RunFailed(fmt::format(
+            "data file {}: at byte {}: {}", path_, offset,
+            got == 0 ? "the file has become shorter during the run" : std::strerror(errno)));
       }
       out += got;
       offset += got;
@@ -161,10 +162,11 @@ class FileSource : public DataSource {
   }
 
   Status BadId(int64_t id, int64_t token) const {
-    return InvalidInput(fmt::format(
-        "data file {}: token id {} at byte {} is outside the vocabulary of {}; the file was made with "
-        "another tokenizer or holds ids of another width ({} bits read)",
-        file_.path(), id, token * width_, options_.vocab, 8 * width_));
+    return InvalidInput(
+        fmt::format("data file {}: token id {} at byte {} is outside the vocabulary of {}; the "
+                    "file was made with "
+                    "another tokenizer or holds ids of another width ({} bits read)",
+                    file_.path(), id, token * width_, options_.vocab, 8 * width_));
   }
 
   DataOptions options_;
@@ -186,7 +188,9 @@ DataFormat FormatOf(const DataOptions& options) {
 
 }  // namespace
 
-std::string ToString(DataFormat format) { return kFormatNames[static_cast<size_t>(format)]; }
+std::string ToString(DataFormat format) {
+  return kFormatNames[static_cast<size_t>(format)];
+}
 
 Result<DataFormat> ParseDataFormat(const std::string& text) {
   for (size_t i = 0; i < kFormatNames.size(); ++i) {
@@ -198,7 +202,8 @@ Result<DataFormat> ParseDataFormat(const std::string& text) {
 
 Result<std::unique_ptr<DataSource>> OpenDataSource(const DataOptions& options) {
   if (options.vocab < 1 || options.vocab > std::numeric_limits<int32_t>::max()) {
-    return InvalidInput(fmt::format("vocabulary of {}: must lie between 1 and 2^31 - 1", options.vocab));
+    return InvalidInput(
+        fmt::format("vocabulary of {}: must lie between 1 and 2^31 - 1", options.vocab));
   }
   if (options.sequence < 1 || options.global_batch < 1) {
     return InvalidInput(fmt::format("sequence of {} tokens, global batch of {}: both must be >= 1",
@@ -209,27 +214,29 @@ Result<std::unique_ptr<DataSource>> OpenDataSource(const DataOptions& options) {
     return std::unique_ptr<DataSource>(std::make_unique<MockSource>(options));
   }
   if (format == DataFormat::kBytes && options.vocab < kByteVocab) {
-    return InvalidInput(fmt::format(
-        "data file {}: bytes need a vocabulary of at least {}, the model has {}; use a larger vocabulary "
-        "or a file of token ids (.bin)",
-        options.path, kByteVocab, options.vocab));
+    return InvalidInput(
+        fmt::format("data file {}: bytes need a vocabulary of at least {}, the model has {}; use a "
+                    "larger vocabulary "
+                    "or a file of token ids (.bin)",
+                    options.path, kByteVocab, options.vocab));
   }
   const int64_t width = format == DataFormat::kBytes ? 1 : format == DataFormat::kTokens16 ? 2 : 4;
   MW_ASSIGN_OR_RETURN(File file, File::Open(options.path));
   if (file.bytes() % width != 0) {
-    return InvalidInput(fmt::format("data file {}: {} bytes are no whole number of {}-bit token ids; "
-                                    "the file is cut off or of another format",
-                                    options.path, file.bytes(), 8 * width));
+    return InvalidInput(
+        fmt::format("data file {}: {} bytes are no whole number of {}-bit token ids; "
+                    "the file is cut off or of another format",
+                    options.path, file.bytes(), 8 * width));
   }
   const int64_t tokens = file.bytes() / width;
   if (tokens <= options.sequence) {
-    return InvalidInput(fmt::format(
-        "data file {}: holds {} tokens, a sample needs {} (sequence + 1); use a longer file or a shorter "
-        "sequence",
-        options.path, tokens, options.sequence + 1));
+    return InvalidInput(
+        fmt::format("data file {}: holds {} tokens, a sample needs {} (sequence + 1); use a longer "
+                    "file or a shorter "
+                    "sequence",
+                    options.path, tokens, options.sequence + 1));
   }
-  return std::unique_ptr<DataSource>(
-      std::make_unique<FileSource>(options, std::move(file), width));
+  return std::unique_ptr<DataSource>(std::make_unique<FileSource>(options, std::move(file), width));
 }
 
 Result<double> UnigramEntropyNats(const std::string& path) {

@@ -1,5 +1,5 @@
-// Where training tokens come from. A sample is a function of its global index alone, so what is read
-// does not depend on how the ranks split the batch.
+// Where training tokens come from. A sample is a function of its global index alone, so what is
+// read does not depend on how the ranks split the batch.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ class DataSource {
   virtual ~DataSource() = default;
 
   /// Writes the `sequence` + 1 token ids of one sample to `tokens`: ids 0 .. sequence-1 are the
-  /// inputs, ids 1 .. sequence the labels. `sample` (0 .. global_batch-1) counts within the step; the
-  /// global sample index is step * global_batch + sample.
+  /// inputs, ids 1 .. sequence the labels. `sample` (0 .. global_batch-1) counts within the step;
+  /// the global sample index is step * global_batch + sample.
   virtual Status Read(int64_t step, int64_t sample, int64_t sequence, int32_t* tokens) = 0;
 };
 

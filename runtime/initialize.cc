@@ -79,8 +79,7 @@ void InitializeOne(const RankContext& rank, const ParameterEntry& entry, uint64_
        planner::SegmentsOf(entry, rank.binding->tp_index, rank.grid.tp)) {
     const int64_t run = segment.length * split.inner;  // contiguous on both sides
     for (int64_t o = 0; o < split.outer; ++o) {
-      const int64_t local =
-          entry.offset + (o * split.local + segment.local_begin) * split.inner;
+      const int64_t local = entry.offset + (o * split.local + segment.local_begin) * split.inner;
       const int64_t global = (o * split.global + segment.global_begin) * split.inner;
       for (int64_t i = 0; i < run; ++i) Store(dtype, generator.At(global + i), area, local + i);
     }

@@ -14,7 +14,9 @@ constexpr double kPi = 3.14159265358979323846;
 
 }  // namespace
 
-std::string ToString(LrDecay decay) { return kNames[static_cast<size_t>(decay)]; }
+std::string ToString(LrDecay decay) {
+  return kNames[static_cast<size_t>(decay)];
+}
 
 Result<LrDecay> ParseLrDecay(const std::string& text) {
   for (size_t i = 0; i < kNames.size(); ++i) {

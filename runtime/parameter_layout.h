@@ -7,8 +7,8 @@
 
 namespace meshwright::runtime {
 
-/// A parameter as [outer, extent, inner] with the cut axis in the middle (axis 0 when it is not cut):
-/// local element (o, i, k) has index (o * local + i) * inner + k.
+/// A parameter as [outer, extent, inner] with the cut axis in the middle (axis 0 when it is not
+/// cut): local element (o, i, k) has index (o * local + i) * inner + k.
 struct AxisSplit {
   int64_t outer = 1;
   int64_t local = 1;   ///< extent of the cut axis on this rank

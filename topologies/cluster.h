@@ -20,11 +20,11 @@ namespace meshwright::topologies {
 
 /// A way between two devices.
 struct Path {
-  BytesPerSecond bandwidth;        ///< of the narrowest edge, from the first device to the second
-  Seconds latency;                 ///< sum over the edges
-  std::vector<std::string> hops;   ///< node ids, both ends included; hosts as "host3/gpu0"
+  BytesPerSecond bandwidth;       ///< of the narrowest edge, from the first device to the second
+  Seconds latency;                ///< sum over the edges
+  std::vector<std::string> hops;  ///< node ids, both ends included; hosts as "host3/gpu0"
   LinkKind narrowest = LinkKind::kPcie;
-  Source source;                   ///< of the narrowest edge's bandwidth
+  Source source;  ///< of the narrowest edge's bandwidth
 };
 
 /// What a group of devices has to communicate with. Hosts that share an NVLink domain count as one.
@@ -53,17 +53,17 @@ struct GroupPath {
 
 /// The NIC that a device uses for the network.
 struct NicChoice {
-  int nic = -1;                ///< local NIC index
-  std::string name;            ///< "mlx5_0"
-  int sharers = 1;             ///< devices of the host that were given this NIC
-  BytesPerSecond bandwidth;    ///< each way from device to network when it has the NIC alone
-  Seconds latency;             ///< device to NIC
+  int nic = -1;              ///< local NIC index
+  std::string name;          ///< "mlx5_0"
+  int sharers = 1;           ///< devices of the host that were given this NIC
+  BytesPerSecond bandwidth;  ///< each way from device to network when it has the NIC alone
+  Seconds latency;           ///< device to NIC
 };
 
 /// Which device each rank uses.
 struct Placement {
-  std::vector<int> device_of_rank;  ///< global device ids
-  std::vector<std::string> reasons; ///< one sentence a level, for people
+  std::vector<int> device_of_rank;   ///< global device ids
+  std::vector<std::string> reasons;  ///< one sentence a level, for people
 };
 
 class Cluster {
@@ -92,8 +92,8 @@ class Cluster {
   /// NVLink are islands of one. All devices of an NVLink domain of several hosts are one island.
   std::vector<std::vector<int>> NvlinkIslands(int host) const;
 
-  /// The widest path (largest narrowest edge, then lowest latency) between two devices of any hosts.
-  /// Unsupported when no link joins them (hosts without network).
+  /// The widest path (largest narrowest edge, then lowest latency) between two devices of any
+  /// hosts. Unsupported when no link joins them (hosts without network).
   Result<Path> WidestPath(int from, int to) const;
 
   /// Bandwidth and latency that a group of distinct devices shares. kUnsupported when the members
@@ -105,10 +105,10 @@ class Cluster {
   /// no NIC that it can reach has a network link.
   Result<NicChoice> NearestNic(int device) const;
 
-  /// Best devices for ranks 0 … product(group_sizes)-1. `group_sizes` lists nested blocks, innermost
-  /// first: ranks [k*s0, (k+1)*s0) form a block of the first level, s0*s1 of them one of the second, …
-  /// Inner levels are placed first, on the widest links that the graph has. Error if the cluster
-  /// has too few devices or a size is not positive.
+  /// Best devices for ranks 0 … product(group_sizes)-1. `group_sizes` lists nested blocks,
+  /// innermost first: ranks [k*s0, (k+1)*s0) form a block of the first level, s0*s1 of them one of
+  /// the second, … Inner levels are placed first, on the widest links that the graph has. Error if
+  /// the cluster has too few devices or a size is not positive.
   Result<Placement> BestOrder(std::span<const int> group_sizes) const;
 
   /// The same kind of cluster with another number of hosts: enough of the (only) host description

@@ -23,9 +23,12 @@ constexpr Seconds kPortLatency(1.0e-6);
 constexpr Seconds kSpineLatency(1.0e-6);
 constexpr BytesPerSecond kSocketRate(32e9);
 
-Source Assumed(std::string text) { return {Origin::kAssumed, std::move(text)}; }
+Source Assumed(std::string text) {
+  return {Origin::kAssumed, std::move(text)};
+}
 Source AssumedLatency() {
-  return Assumed("typical latency of one hop of this kind; replace by a measurement of the machine");
+  return Assumed(
+      "typical latency of one hop of this kind; replace by a measurement of the machine");
 }
 
 Result<GpuModel> ModelFor(const TopoReport& report, const TopoOptions& options) {
@@ -39,24 +42,28 @@ Result<GpuModel> ModelFor(const TopoReport& report, const TopoOptions& options) 
   for (const std::string& name : report.gpu_names) {
     if (name.empty()) continue;
     if (!found.empty() && name != found) {
-      return InvalidInput(fmt::format("the text lists unlike GPUs ('{}' and '{}'); describe the host in YAML", found, name));
+      return InvalidInput(fmt::format(
+          "the text lists unlike GPUs ('{}' and '{}'); describe the host in YAML", found, name));
     }
     found = name;
   }
   if (!found.empty()) {
     if (const auto model = GpuModelOfSmiName(found)) return *model;
   }
-  return InvalidInput(fmt::format(
-      "{}, and a link matrix does not say how fast the links are: name the GPU model (option gpu), or put the output "
-      "of 'nvidia-smi -L' into the same file. Models: {}",
-      found.empty() ? "the text does not name the GPU model" : fmt::format("GPU '{}' is not known", Quoted(found)),
-      fmt::join(GpuModelNames(), ", ")));
+  return InvalidInput(
+      fmt::format("{}, and a link matrix does not say how fast the links are: name the GPU model "
+                  "(option gpu), or put the output "
+                  "of 'nvidia-smi -L' into the same file. Models: {}",
+                  found.empty() ? "the text does not name the GPU model"
+                                : fmt::format("GPU '{}' is not known", Quoted(found)),
+                  fmt::join(GpuModelNames(), ", ")));
 }
 
 // Devices joined at least as near as a level; GPUs first, then NICs.
 class Hierarchy {
  public:
-  explicit Hierarchy(const TopoReport& report) : size_(report.gpus + static_cast<int>(report.nics.size())) {
+  explicit Hierarchy(const TopoReport& report)
+      : size_(report.gpus + static_cast<int>(report.nics.size())) {
     for (int level = 1; level <= 4; ++level) {
       std::vector<int>& parent = parents_[level];
       parent.resize(static_cast<size_t>(size_));
@@ -64,8 +71,10 @@ class Hierarchy {
       for (int a = 0; a < size_; ++a) {
         for (int b = a + 1; b < size_; ++b) {
           const int distance = PcieDistance(report.LinkBetween(a, b).kind);
-          const bool hidden = distance == 0 && a < report.gpus && b < report.gpus;  // NVLink hides it
-          if ((distance > 0 && distance <= level) || (hidden && level == 4 && SameNuma(report, a, b))) {
+          const bool hidden =
+              distance == 0 && a < report.gpus && b < report.gpus;  // NVLink hides it
+          if ((distance > 0 && distance <= level) ||
+              (hidden && level == 4 && SameNuma(report, a, b))) {
             parent[static_cast<size_t>(Root(level, a))] = Root(level, b);
           }
         }
@@ -91,7 +100,8 @@ class Hierarchy {
   int Root(int level, int i) {
     std::vector<int>& parent = parents_[level];
     while (parent[static_cast<size_t>(i)] != i) {
-      i = parent[static_cast<size_t>(i)] = parent[static_cast<size_t>(parent[static_cast<size_t>(i)])];
+      i = parent[static_cast<size_t>(i)] =
+          parent[static_cast<size_t>(parent[static_cast<size_t>(i)])];
     }
     return i;
   }
@@ -124,7 +134,12 @@ class HostBuilder {
 
   HostSpec Build() {
     host_.name = options_.name;
-    host_.device = {DeviceKind::kGpu, std::string(model_.name), std::string(model_.profile), model_.memory, DataSource(), 0};
+    host_.device = {DeviceKind::kGpu,
+                    std::string(model_.name),
+                    std::string(model_.profile),
+                    model_.memory,
+                    DataSource(),
+                    0};
     for (int gpu = 0; gpu < report_.gpus; ++gpu) AddNode(NodeKind::kDevice, "");
     for (const std::string& nic : report_.nics) {
       const auto legend = report_.nic_legend.find(nic);
@@ -141,7 +156,8 @@ class HostBuilder {
  private:
   Source DataSource() const { return {Origin::kDatasheet, std::string(model_.source)}; }
   Source SmiSource(const std::string& word) const {
-    return {Origin::kDatasheet, fmt::format("{}; number of links from nvidia-smi topo -m ({})", model_.source, word)};
+    return {Origin::kDatasheet,
+            fmt::format("{}; number of links from nvidia-smi topo -m ({})", model_.source, word)};
   }
 
   int AddNode(NodeKind kind, std::string name) {
@@ -149,8 +165,10 @@ class HostBuilder {
     return static_cast<int>(host_.nodes.size()) - 1;
   }
 
-  void AddLink(int a, int b, LinkKind kind, std::string label, BytesPerSecond rate, Seconds latency, Source source) {
-    host_.links.push_back({a, b, kind, std::move(label), rate, rate, latency, std::move(source), AssumedLatency()});
+  void AddLink(int a, int b, LinkKind kind, std::string label, BytesPerSecond rate, Seconds latency,
+               Source source) {
+    host_.links.push_back(
+        {a, b, kind, std::move(label), rate, rate, latency, std::move(source), AssumedLatency()});
   }
 
   void AddPcieLink(int a, int b) {
@@ -165,14 +183,17 @@ class HostBuilder {
     std::iota(all.begin(), all.end(), 0);
     const auto numa_parts = hierarchy_.Parts(all, 4);
     if (hierarchy_.guessed_numa()) {
-      warnings_.push_back("the capture states no NUMA nodes; GPUs joined by NVLink were put on one");
+      warnings_.push_back(
+          "the capture states no NUMA nodes; GPUs joined by NVLink were put on one");
     }
     const int root = numa_parts.size() > 1 ? AddNode(NodeKind::kHost, "") : -1;
     for (const std::vector<int>& part : numa_parts) {
       const int numa = AddNode(NodeKind::kNumaNode, "");
       if (root >= 0) {
-        AddLink(numa, root, LinkKind::kSocket, "", kSocketRate, kSocketLatency,
-                Assumed("one link between sockets (UPI, xGMI, ...), each way; replace by a measurement"));
+        AddLink(
+            numa, root, LinkKind::kSocket, "", kSocketRate, kSocketLatency,
+            Assumed(
+                "one link between sockets (UPI, xGMI, ...), each way; replace by a measurement"));
       }
       for (const std::vector<int>& bridge : hierarchy_.Parts(part, 3)) AddBridge(bridge, numa);
     }
@@ -225,11 +246,14 @@ class HostBuilder {
 
   // More links in a row than the GPU has: every cell counts the same links, which end at a switch.
   void AddSwitch(const std::vector<int>& component, bool full_mesh) {
-    if (!full_mesh) warnings_.push_back("an NVLink switch does not join all pairs of its GPUs; links may be down");
+    if (!full_mesh)
+      warnings_.push_back(
+          "an NVLink switch does not join all pairs of its GPUs; links may be down");
     const int node = AddNode(NodeKind::kNvlinkSwitch, "");
     for (const int gpu : component) {
       int links = 0;
-      for (const int other : component) links = std::max(links, report_.LinkBetween(gpu, other).nvlinks);
+      for (const int other : component)
+        links = std::max(links, report_.LinkBetween(gpu, other).nvlinks);
       AddNvlinkTo(gpu, node, links);
       if (links != model_.nvlinks) WarnCount(fmt::format("GPU{}", gpu), links);
     }
@@ -248,17 +272,20 @@ class HostBuilder {
 
   void AddNvlinkTo(int gpu, int node, int links) {
     const std::string word = fmt::format("NV{}", links);
-    AddLink(gpu, node, LinkKind::kNvlink, word, model_.nvlink_each_way * links, kNvlinkLatency, SmiSource(word));
+    AddLink(gpu, node, LinkKind::kNvlink, word, model_.nvlink_each_way * links, kNvlinkLatency,
+            SmiSource(word));
   }
 
   void WarnCount(const std::string& gpu, int links) {
-    warnings_.push_back(fmt::format("{} shows {} NVLinks, {} has {}; links may be down or lead to GPUs that are not shown",
-                                    gpu, links, model_.name, model_.nvlinks));
+    warnings_.push_back(fmt::format(
+        "{} shows {} NVLinks, {} has {}; links may be down or lead to GPUs that are not shown", gpu,
+        links, model_.name, model_.nvlinks));
   }
 
   void AddNics() {
     std::vector<int> nics;
-    for (size_t i = 0; i < report_.nics.size(); ++i) nics.push_back(report_.gpus + static_cast<int>(i));
+    for (size_t i = 0; i < report_.nics.size(); ++i)
+      nics.push_back(report_.gpus + static_cast<int>(i));
     if (nics.empty() && options_.nic_bandwidth) {
       for (int gpu = 0; gpu < report_.gpus; ++gpu) {
         const int above = above_.at(gpu);
@@ -268,12 +295,15 @@ class HostBuilder {
       warnings_.push_back("the capture lists no NICs; one beside each GPU was assumed");
     }
     if (!nics.empty() && !options_.nic_bandwidth) {
-      warnings_.push_back(fmt::format("the capture does not say how fast the NICs are; {} each way was assumed, as is usual with {}",
-                                      FormatBandwidth(model_.nic_each_way), model_.name));
+      warnings_.push_back(
+          fmt::format("the capture does not say how fast the NICs are; {} each way was assumed, as "
+                      "is usual with {}",
+                      FormatBandwidth(model_.nic_each_way), model_.name));
     }
     for (const int nic : nics) {
       const int rail = AddNode(NodeKind::kNetworkSwitch, "");
-      AddLink(nic, rail, LinkKind::kNetwork, "", options_.nic_bandwidth.value_or(model_.nic_each_way), kPortLatency,
+      AddLink(nic, rail, LinkKind::kNetwork, "",
+              options_.nic_bandwidth.value_or(model_.nic_each_way), kPortLatency,
               Assumed(options_.nic_bandwidth ? "given by the user beside the capture"
                                              : fmt::format("NIC usual for {}", model_.name)));
     }
@@ -295,13 +325,15 @@ Result<Cluster> ClusterFromTopo(const TopoReport& report, const TopoOptions& opt
   if (options.nodes < 1) return InvalidInput(fmt::format("{} nodes; at least 1", options.nodes));
   MW_ASSIGN_OR_RETURN(const GpuModel model, ModelFor(report, options));
   if (model.nvlinks == 0 && !report.nvlink_components.empty()) {
-    return InvalidInput(fmt::format("the matrix shows NVLink, but {} has none: another GPU model must be meant", model.name));
+    return InvalidInput(fmt::format(
+        "the matrix shows NVLink, but {} has none: another GPU model must be meant", model.name));
   }
   if (options.nodes > 1 && report.nics.empty() && !options.nic_bandwidth) {
-    return InvalidInput(fmt::format(
-        "{} hosts, but the capture lists no NICs that could join them; capture with NICs, give the NICs' bandwidth, or "
-        "describe the cluster in YAML",
-        options.nodes));
+    return InvalidInput(
+        fmt::format("{} hosts, but the capture lists no NICs that could join them; capture with "
+                    "NICs, give the NICs' bandwidth, or "
+                    "describe the cluster in YAML",
+                    options.nodes));
   }
   ClusterSpec spec;
   spec.name = options.name;
@@ -311,7 +343,8 @@ Result<Cluster> ClusterFromTopo(const TopoReport& report, const TopoOptions& opt
   if (options.fabric) {
     spec.fabric = *options.fabric;
   } else if (options.nodes > 1) {
-    spec.fabric = {"assumed", 1.0, kSpineLatency, Assumed("a non-blocking network was assumed"), AssumedLatency()};
+    spec.fabric = {"assumed", 1.0, kSpineLatency, Assumed("a non-blocking network was assumed"),
+                   AssumedLatency()};
   }
   spec.warnings = report.warnings;
   spec.warnings.insert(spec.warnings.end(), builder.warnings().begin(), builder.warnings().end());

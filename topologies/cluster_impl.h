@@ -13,7 +13,7 @@ namespace meshwright::topologies {
 
 /// Devices that are joined without the network: a host, or the hosts of an NVLink domain.
 struct Unit {
-  size_t group = 0;      ///< in ClusterSpec::hosts
+  size_t group = 0;  ///< in ClusterSpec::hosts
   int first_host = 0;
   int hosts = 1;
   int first_device = 0;
@@ -23,8 +23,8 @@ struct Unit {
 struct Cluster::Impl {
   ClusterSpec spec;
   std::vector<std::unique_ptr<const HostGraph>> graphs;  ///< one per host group
-  std::vector<int> first_host;    ///< of each group, and the total
-  std::vector<int> first_device;  ///< of each group, and the total
+  std::vector<int> first_host;                           ///< of each group, and the total
+  std::vector<int> first_device;                         ///< of each group, and the total
 
   int total_devices() const { return first_device.back(); }
   size_t GroupOfDevice(int device) const;
@@ -33,8 +33,8 @@ struct Cluster::Impl {
   int HostOf(int device) const;
   int LocalId(int device) const;
   Unit UnitOf(int device) const;
-  /// "host3/gpu0" for a node of a host.
-  std::string Hop(int host, const Node& node) const;
+  void Append(int host, const LocalPath& part, bool reversed, Path& path) const;
+  Result<Path> NetworkPath(int from, int to) const;
 };
 
 }  // namespace meshwright::topologies

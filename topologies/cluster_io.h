@@ -1,4 +1,5 @@
-// Where clusters come from: YAML files, shipped descriptions, topology captures, this machine's CPU.
+// Where clusters come from: YAML files, shipped descriptions, topology captures, this machine's
+// CPU.
 #pragma once
 
 #include <cstdint>
@@ -29,25 +30,25 @@ struct TopoOptions {
   std::string name = "topo";
   std::string gpu;  ///< GPU model ("H100-SXM", see `GpuModelNames`); empty: from the text
   int nodes = 1;    ///< equal hosts
-  /// Of one NIC, each way. Empty: assumed from the GPU model, with a warning. Where the capture lists
-  /// no NICs, giving it means one NIC beside each GPU.
+  /// Of one NIC, each way. Empty: assumed from the GPU model, with a warning. Where the capture
+  /// lists no NICs, giving it means one NIC beside each GPU.
   std::optional<BytesPerSecond> nic_bandwidth;
   std::optional<FabricSpec> fabric;
 };
 
-/// Makes a cluster of `nodes` hosts as the capture shows. Unknown GPU model: an error that lists the
-/// models and says how to pass one.
+/// Makes a cluster of `nodes` hosts as the capture shows. Unknown GPU model: an error that lists
+/// the models and says how to pass one.
 Result<Cluster> ClusterFromTopo(const TopoReport& report, const TopoOptions& options);
 
 /// Hosts of CPU ranks: `ranks` devices on one host that share its cores and memory.
 struct CpuHostOptions {
   int ranks = 1;
   int cores = 1;
-  Bytes memory;                  ///< of the whole host
+  Bytes memory;  ///< of the whole host
   std::string profile = "cpu";
-  BytesPerSecond bandwidth;      ///< shared memory, one rank to another, each way
+  BytesPerSecond bandwidth;  ///< shared memory, one rank to another, each way
   Seconds latency;
-  Source source;                 ///< of bandwidth and latency
+  Source source;  ///< of bandwidth and latency
 };
 Result<Cluster> CpuCluster(const CpuHostOptions& options);
 

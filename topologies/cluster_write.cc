@@ -33,7 +33,9 @@ class SourceIds {
   const std::string& IdOf(const Source& source) {
     const auto key = std::pair(source.origin, source.text);
     const auto [it, added] = ids_.try_emplace(key, fmt::format("s{}", ids_.size()));
-    if (added) list_ += fmt::format("  {}: {{origin: {}, text: {}}}\n", it->second, ToString(source.origin), QuotedYaml(source.text));
+    if (added)
+      list_ += fmt::format("  {}: {{origin: {}, text: {}}}\n", it->second, ToString(source.origin),
+                           QuotedYaml(source.text));
     return it->second;
   }
   const std::string& list() const { return list_; }
@@ -49,28 +51,36 @@ std::string HostYaml(const HostGroup& group, SourceIds& sources) {
   std::string text;
   const auto out = std::back_inserter(text);
   fmt::format_to(out, "  - name: {}\n    count: {}\n", QuotedYaml(host.name), group.count);
-  if (host.nvlink_domain_hosts != 1) fmt::format_to(out, "    nvlink_domain_hosts: {}\n", host.nvlink_domain_hosts);
-  fmt::format_to(out, "    device: {{kind: {}, name: {}, profile: {}, memory: {}, source: {}{}}}\n", ToString(device.kind),
-                 QuotedYaml(device.name), QuotedYaml(device.profile), FormatBytes(device.memory),
-                 sources.IdOf(device.memory_source), device.cores > 0 ? fmt::format(", cores: {}", device.cores) : "");
+  if (host.nvlink_domain_hosts != 1)
+    fmt::format_to(out, "    nvlink_domain_hosts: {}\n", host.nvlink_domain_hosts);
+  fmt::format_to(out, "    device: {{kind: {}, name: {}, profile: {}, memory: {}, source: {}{}}}\n",
+                 ToString(device.kind), QuotedYaml(device.name), QuotedYaml(device.profile),
+                 FormatBytes(device.memory), sources.IdOf(device.memory_source),
+                 device.cores > 0 ? fmt::format(", cores: {}", device.cores) : "");
   text += "    nodes:\n";
   for (const Node& node : host.nodes) {
     const std::string id = NodeId(node, device.kind);
-    text += node.name.empty() ? fmt::format("      - {}\n", id)
-                              : fmt::format("      - {{id: {}, name: {}}}\n", id, QuotedYaml(node.name));
+    text += node.name.empty()
+                ? fmt::format("      - {}\n", id)
+                : fmt::format("      - {{id: {}, name: {}}}\n", id, QuotedYaml(node.name));
   }
   if (host.links.empty()) return text;
   text += "    links:\n";
   for (const Link& link : host.links) {
-    const std::string rate = link.forward == link.backward
-                                 ? fmt::format("each_way: {}", FormatBandwidth(link.forward))
-                                 : fmt::format("forward: {}, backward: {}", FormatBandwidth(link.forward),
-                                               FormatBandwidth(link.backward));
-    fmt::format_to(out, "      - {{from: {}, to: {}, kind: {}{}, {}, latency: {}, source: {}, latency_source: {}}}\n",
+    const std::string rate =
+        link.forward == link.backward
+            ? fmt::format("each_way: {}", FormatBandwidth(link.forward))
+            : fmt::format("forward: {}, backward: {}", FormatBandwidth(link.forward),
+                          FormatBandwidth(link.backward));
+    fmt::format_to(out,
+                   "      - {{from: {}, to: {}, kind: {}{}, {}, latency: {}, source: {}, "
+                   "latency_source: {}}}\n",
                    NodeId(host.nodes[static_cast<size_t>(link.a)], device.kind),
-                   NodeId(host.nodes[static_cast<size_t>(link.b)], device.kind), ToString(link.kind),
-                   link.label.empty() ? "" : ", label: " + QuotedYaml(link.label), rate, FormatDuration(link.latency),
-                   sources.IdOf(link.bandwidth_source), sources.IdOf(link.latency_source));
+                   NodeId(host.nodes[static_cast<size_t>(link.b)], device.kind),
+                   ToString(link.kind),
+                   link.label.empty() ? "" : ", label: " + QuotedYaml(link.label), rate,
+                   FormatDuration(link.latency), sources.IdOf(link.bandwidth_source),
+                   sources.IdOf(link.latency_source));
   }
   return text;
 }
@@ -89,13 +99,17 @@ std::string ToYaml(const ClusterSpec& spec) {
   std::string fabric;
   if (!spec.fabric.name.empty()) {
     fabric = fmt::format(
-        "fabric: {{name: {}, oversubscription: {}, source: {}, spine_latency: {}, latency_source: {}}}\n",
-        QuotedYaml(spec.fabric.name), spec.fabric.oversubscription, sources.IdOf(spec.fabric.source),
-        FormatDuration(spec.fabric.spine_latency), sources.IdOf(spec.fabric.latency_source));
+        "fabric: {{name: {}, oversubscription: {}, source: {}, spine_latency: {}, latency_source: "
+        "{}}}\n",
+        QuotedYaml(spec.fabric.name), spec.fabric.oversubscription,
+        sources.IdOf(spec.fabric.source), FormatDuration(spec.fabric.spine_latency),
+        sources.IdOf(spec.fabric.latency_source));
   }
-  return fmt::format("meshwright_cluster: 1\nname: {}\n{}sources:\n{}hosts:\n{}{}", QuotedYaml(spec.name),
-                     spec.description.empty() ? "" : fmt::format("description: {}\n", QuotedYaml(spec.description)),
-                     sources.list(), hosts, fabric);
+  return fmt::format(
+      "meshwright_cluster: 1\nname: {}\n{}sources:\n{}hosts:\n{}{}", QuotedYaml(spec.name),
+      spec.description.empty() ? ""
+                               : fmt::format("description: {}\n", QuotedYaml(spec.description)),
+      sources.list(), hosts, fabric);
 }
 
 std::string Cluster::ToDot() const {
@@ -117,9 +131,10 @@ std::string Cluster::ToDot() const {
     for (const Link& link : group.host.links) {
       const Node& a = group.host.nodes[static_cast<size_t>(link.a)];
       const Node& b = group.host.nodes[static_cast<size_t>(link.b)];
-      fmt::format_to(out, "  {} -- {} [label={}];\n", DotName(scope, a, kind), DotName(scope, b, kind),
-                     QuotedYaml(fmt::format("{} {}", link.label.empty() ? ToString(link.kind) : link.label,
-                                            FormatBandwidth(link.forward))));
+      fmt::format_to(
+          out, "  {} -- {} [label={}];\n", DotName(scope, a, kind), DotName(scope, b, kind),
+          QuotedYaml(fmt::format("{} {}", link.label.empty() ? ToString(link.kind) : link.label,
+                                 FormatBandwidth(link.forward))));
       if (b.kind == NodeKind::kNetworkSwitch && !spec().fabric.name.empty()) {
         fmt::format_to(out, "  {} -- \"spine\" [style=dotted];\n", DotName(scope, b, kind));
       }

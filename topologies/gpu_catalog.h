@@ -13,14 +13,14 @@ namespace meshwright::topologies {
 
 /// Data of a GPU model; all figures from the text in `source`.
 struct GpuModel {
-  std::string_view name;     ///< "H100-SXM": what users type
-  std::string_view profile;  ///< device profile
+  std::string_view name;                ///< "H100-SXM": what users type
+  std::string_view profile;             ///< device profile
   std::vector<std::string_view> marks;  ///< parts of nvidia-smi's name that all must be there
   Bytes memory;
-  int nvlinks = 0;                ///< of one GPU; 0: none
-  BytesPerSecond nvlink_each_way; ///< of one link
-  BytesPerSecond pcie_each_way;   ///< of the slot, 16 lanes
-  BytesPerSecond nic_each_way;    ///< NIC usually installed per GPU or pair of GPUs; an assumption
+  int nvlinks = 0;                 ///< of one GPU; 0: none
+  BytesPerSecond nvlink_each_way;  ///< of one link
+  BytesPerSecond pcie_each_way;    ///< of the slot, 16 lanes
+  BytesPerSecond nic_each_way;     ///< NIC usually installed per GPU or pair of GPUs; an assumption
   std::string_view source;
 };
 

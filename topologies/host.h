@@ -23,9 +23,9 @@ struct Source {
 };
 
 enum class NodeKind {
-  kHost,          ///< root of a host: the socket interconnect joins NUMA nodes here
-  kNumaNode,      ///< memory and host bridges of one NUMA node
-  kHostBridge,    ///< where PCIe leaves a socket
+  kHost,        ///< root of a host: the socket interconnect joins NUMA nodes here
+  kNumaNode,    ///< memory and host bridges of one NUMA node
+  kHostBridge,  ///< where PCIe leaves a socket
   kPcieSwitch,
   kNvlinkSwitch,  ///< all NVSwitches of a host (or rack), as one crossbar
   kDevice,        ///< a GPU, or a CPU rank's share of a host
@@ -83,7 +83,8 @@ struct HostSpec {
   DeviceInfo device;
   std::vector<Node> nodes;
   std::vector<Link> links;
-  /// Hosts that share one NVLink switch domain (18 for GB200 NVL72, 1 where NVLink ends at the host).
+  /// Hosts that share one NVLink switch domain (18 for GB200 NVL72, 1 where NVLink ends at the
+  /// host).
   int nvlink_domain_hosts = 1;
   friend bool operator==(const HostSpec&, const HostSpec&) = default;
 
@@ -91,8 +92,8 @@ struct HostSpec {
   int nic_count() const;
 };
 
-/// The network between hosts: leaf switches (rails), which the NICs' network links name, joined by a
-/// spine. A NIC without network link (storage, management) carries no traffic here.
+/// The network between hosts: leaf switches (rails), which the NICs' network links name, joined by
+/// a spine. A NIC without network link (storage, management) carries no traffic here.
 struct FabricSpec {
   std::string name;               ///< "infiniband-ndr", "efa", ...; empty: hosts are not joined
   double oversubscription = 1.0;  ///< leaf to spine, ≥ 1; 1 = non-blocking
@@ -122,10 +123,10 @@ struct ClusterSpec {
   }
 };
 
-std::string_view ToString(Origin origin);          ///< "datasheet"
-std::string_view ToString(NodeKind kind);          ///< "nvlink_switch"
-std::string_view ToString(LinkKind kind);          ///< "nvlink"
-std::string_view ToString(DeviceKind kind);        ///< "gpu"
+std::string_view ToString(Origin origin);    ///< "datasheet"
+std::string_view ToString(NodeKind kind);    ///< "nvlink_switch"
+std::string_view ToString(LinkKind kind);    ///< "nvlink"
+std::string_view ToString(DeviceKind kind);  ///< "gpu"
 std::optional<Origin> ParseOrigin(std::string_view text);
 std::optional<NodeKind> ParseNodeKind(std::string_view text);
 std::optional<LinkKind> ParseLinkKind(std::string_view text);

@@ -20,9 +20,10 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 using FlowTraits = boost::adjacency_list_traits<boost::vecS, boost::vecS, boost::directedS>;
 using FlowGraph = boost::adjacency_list<
     boost::vecS, boost::vecS, boost::directedS, boost::no_property,
-    boost::property<boost::edge_capacity_t, double,
-                    boost::property<boost::edge_residual_capacity_t, double,
-                                    boost::property<boost::edge_reverse_t, FlowTraits::edge_descriptor>>>>;
+    boost::property<
+        boost::edge_capacity_t, double,
+        boost::property<boost::edge_residual_capacity_t, double,
+                        boost::property<boost::edge_reverse_t, FlowTraits::edge_descriptor>>>>;
 
 void AddFlowEdge(FlowGraph& graph, int a, int b, double forward, double backward) {
   const auto there = boost::add_edge(static_cast<size_t>(a), static_cast<size_t>(b), graph).first;
@@ -113,7 +114,8 @@ std::optional<LocalPath> HostGraph::PathBetween(const Graph& graph, int from, in
   LocalPath path;
   path.bandwidth = BytesPerSecond(widest);
   path.latency = Seconds(latency[static_cast<size_t>(to)]);
-  for (auto node = static_cast<size_t>(to); node != static_cast<size_t>(from); node = parent[node]) {
+  for (auto node = static_cast<size_t>(to); node != static_cast<size_t>(from);
+       node = parent[node]) {
     path.nodes.push_back(static_cast<int>(node));
     for (const auto& edge : boost::make_iterator_range(boost::out_edges(parent[node], graph))) {
       if (boost::target(edge, graph) != node || graph[edge].bandwidth < widest) continue;
@@ -169,15 +171,18 @@ void HostGraph::FindNvlinkPorts() {
   const auto is_switch = [](const Node& node) { return node.kind == NodeKind::kNvlinkSwitch; };
   const auto at = std::find_if(host_.nodes.begin(), host_.nodes.end(), is_switch);
   for (const int device : devices_) {
-    nvlink_ports_.push_back(PathBetween(nvlink_, device, static_cast<int>(at - host_.nodes.begin())));
+    nvlink_ports_.push_back(
+        PathBetween(nvlink_, device, static_cast<int>(at - host_.nodes.begin())));
   }
 }
 
 // Without passing through GPUs that are not members.
 bool HostGraph::JoinedByNvlink(const std::vector<int>& members) const {
   std::vector<bool> usable(host_.nodes.size(), false);
-  for (size_t i = 0; i < host_.nodes.size(); ++i) usable[i] = host_.nodes[i].kind == NodeKind::kNvlinkSwitch;
-  for (const int local : members) usable[static_cast<size_t>(devices_[static_cast<size_t>(local)])] = true;
+  for (size_t i = 0; i < host_.nodes.size(); ++i)
+    usable[i] = host_.nodes[i].kind == NodeKind::kNvlinkSwitch;
+  for (const int local : members)
+    usable[static_cast<size_t>(devices_[static_cast<size_t>(local)])] = true;
   std::vector<bool> seen(host_.nodes.size(), false);
   std::vector<size_t> queue{static_cast<size_t>(devices_[static_cast<size_t>(members[0])])};
   seen[queue[0]] = true;
@@ -201,17 +206,22 @@ std::optional<double> HostGraph::MinCut(const std::vector<int>& members, bool nv
   for (size_t i = 0; i < host_.nodes.size(); ++i) {
     usable[i] = host_.nodes[i].kind != NodeKind::kDevice && host_.nodes[i].kind != NodeKind::kNic;
   }
-  for (const int local : members) usable[static_cast<size_t>(devices_[static_cast<size_t>(local)])] = true;
+  for (const int local : members)
+    usable[static_cast<size_t>(devices_[static_cast<size_t>(local)])] = true;
   FlowGraph flow(host_.nodes.size());
   const Link* narrowest = nullptr;
   for (const Link& link : host_.links) {
-    const bool wanted = link.kind == LinkKind::kNvlink || (!nvlink_only && link.kind != LinkKind::kNetwork);
-    if (!wanted || !usable[static_cast<size_t>(link.a)] || !usable[static_cast<size_t>(link.b)]) continue;
+    const bool wanted =
+        link.kind == LinkKind::kNvlink || (!nvlink_only && link.kind != LinkKind::kNetwork);
+    if (!wanted || !usable[static_cast<size_t>(link.a)] || !usable[static_cast<size_t>(link.b)])
+      continue;
     AddFlowEdge(flow, link.a, link.b, link.forward.value(), link.backward.value());
   }
   double cut = kInfinity;
   size_t cut_side = 0;
-  const auto node = [&](size_t i) { return static_cast<size_t>(devices_[static_cast<size_t>(members[i])]); };
+  const auto node = [&](size_t i) {
+    return static_cast<size_t>(devices_[static_cast<size_t>(members[i])]);
+  };
   std::vector<bool> inside(host_.nodes.size(), false);
   for (size_t i = 1; i < members.size(); ++i) {
     for (const auto& [from, to] : {std::pair(node(0), node(i)), std::pair(node(i), node(0))}) {
@@ -235,8 +245,10 @@ std::optional<double> HostGraph::MinCut(const std::vector<int>& members, bool nv
   }
   if (cut <= 0) return std::nullopt;
   for (const Link& link : host_.links) {
-    const bool wanted = link.kind == LinkKind::kNvlink || (!nvlink_only && link.kind != LinkKind::kNetwork);
-    if (!wanted || !usable[static_cast<size_t>(link.a)] || !usable[static_cast<size_t>(link.b)]) continue;
+    const bool wanted =
+        link.kind == LinkKind::kNvlink || (!nvlink_only && link.kind != LinkKind::kNetwork);
+    if (!wanted || !usable[static_cast<size_t>(link.a)] || !usable[static_cast<size_t>(link.b)])
+      continue;
     if (inside[static_cast<size_t>(link.a)] == inside[static_cast<size_t>(link.b)]) continue;
     if (narrowest == nullptr || link.forward < narrowest->forward) narrowest = &link;
   }
@@ -256,7 +268,7 @@ std::optional<LocalGroup> HostGraph::Group(std::vector<int> members) const {
   LocalGroup found;
   if (const auto cut = MinCut(members, nvlink, &found.source)) {
     found.bandwidth = BytesPerSecond(*cut);
-    found.kind = nvlink ? LinkKind::kNvlink
+    found.kind = nvlink                                  ? LinkKind::kNvlink
                  : host_.device.kind == DeviceKind::kCpu ? LinkKind::kSharedMemory
                                                          : LinkKind::kPcie;
     for (size_t i = 0; i < members.size(); ++i) {
@@ -276,9 +288,9 @@ std::optional<LocalGroup> HostGraph::Group(std::vector<int> members) const {
 std::vector<std::optional<Nearness>> HostGraph::NearnessOfNics(int device_node) const {
   std::vector<size_t> parent(host_.nodes.size());
   for (size_t i = 0; i < parent.size(); ++i) parent[i] = i;
-  boost::breadth_first_search(
-      other_, static_cast<size_t>(device_node),
-      boost::visitor(boost::make_bfs_visitor(boost::record_predecessors(parent.data(), boost::on_tree_edge()))));
+  boost::breadth_first_search(other_, static_cast<size_t>(device_node),
+                              boost::visitor(boost::make_bfs_visitor(boost::record_predecessors(
+                                  parent.data(), boost::on_tree_edge()))));
   std::vector<std::optional<Nearness>> result;
   for (const int nic : nic_nodes_) {
     std::map<NodeKind, int> passed;
@@ -293,14 +305,15 @@ std::vector<std::optional<Nearness>> HostGraph::NearnessOfNics(int device_node) 
     } else if (passed[NodeKind::kHostBridge] > 0) {
       result.emplace_back(Nearness::kHostBridge);
     } else {
-      result.emplace_back(passed[NodeKind::kPcieSwitch] > 1 ? Nearness::kSwitches : Nearness::kOneSwitch);
+      result.emplace_back(passed[NodeKind::kPcieSwitch] > 1 ? Nearness::kSwitches
+                                                            : Nearness::kOneSwitch);
     }
   }
   return result;
 }
 
-// Devices and the equally near NICs of each are matched one to one; where NICs are fewer, each takes
-// one device more at a time. Devices are served in order and take the first free NIC.
+// Devices and the equally near NICs of each are matched one to one; where NICs are fewer, each
+// takes one device more at a time. Devices are served in order and take the first free NIC.
 void HostGraph::AssignNics() {
   std::vector<int> rail(nic_nodes_.size(), -1);
   std::vector<const Link*> port(nic_nodes_.size(), nullptr);
@@ -308,7 +321,8 @@ void HostGraph::AssignNics() {
     if (link.kind != LinkKind::kNetwork) continue;
     const bool a_is_nic = host_.nodes[static_cast<size_t>(link.a)].kind == NodeKind::kNic;
     const Node& nic = host_.nodes[static_cast<size_t>(a_is_nic ? link.a : link.b)];
-    rail[static_cast<size_t>(nic.index)] = host_.nodes[static_cast<size_t>(a_is_nic ? link.b : link.a)].index;
+    rail[static_cast<size_t>(nic.index)] =
+        host_.nodes[static_cast<size_t>(a_is_nic ? link.b : link.a)].index;
     port[static_cast<size_t>(nic.index)] = &link;
   }
   std::vector<std::vector<int>> near(devices_.size());
@@ -355,8 +369,12 @@ void HostGraph::AssignNics() {
     const auto path = PathBetween(other_, devices_[d], nic_nodes_[n]);
     MW_CHECK(path.has_value());
     const BytesPerSecond rate = std::min(port[n]->forward, port[n]->backward);
-    LocalNic nic{choice[d], rail[n], taken[n], std::min(path->bandwidth, rate),
-                 path->latency + port[n]->latency, {}};
+    LocalNic nic{choice[d],
+                 rail[n],
+                 taken[n],
+                 std::min(path->bandwidth, rate),
+                 path->latency + port[n]->latency,
+                 {}};
     nic.source = path->bandwidth < rate
                      ? host_.links[static_cast<size_t>(path->narrowest_link)].bandwidth_source
                      : port[n]->bandwidth_source;

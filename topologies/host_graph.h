@@ -38,8 +38,8 @@ struct LocalGroup {
 enum class Nearness { kOneSwitch, kSwitches, kHostBridge, kNumaNode, kSockets };
 
 struct LocalNic {
-  int nic = -1;      ///< local index
-  int rail = -1;     ///< index of the network switch; -1 if the NIC has no network link
+  int nic = -1;   ///< local index
+  int rail = -1;  ///< index of the network switch; -1 if the NIC has no network link
   int sharers = 1;
   BytesPerSecond bandwidth;  ///< device to network
   Seconds latency;           ///< device to rail
@@ -73,7 +73,8 @@ class HostGraph {
     double bandwidth = 0;
     double latency = 0;
   };
-  using Graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, boost::no_property, Edge>;
+  using Graph =
+      boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, boost::no_property, Edge>;
 
   void FindIslands();
   void FindNvlinkPorts();
@@ -83,12 +84,13 @@ class HostGraph {
   void AddPairs(const Graph& graph, int from, std::vector<LocalPair>& row) const;
   std::vector<std::optional<Nearness>> NearnessOfNics(int device_node) const;
   bool JoinedByNvlink(const std::vector<int>& members) const;
-  std::optional<double> MinCut(const std::vector<int>& members, bool nvlink_only, Source* source) const;
+  std::optional<double> MinCut(const std::vector<int>& members, bool nvlink_only,
+                               Source* source) const;
 
   HostSpec host_;
   Graph nvlink_;  ///< NVLink only
   Graph other_;   ///< everything but NVLink and network; devices and NICs are its leaves
-  std::vector<int> devices_;         ///< node of each local device
+  std::vector<int> devices_;  ///< node of each local device
   std::vector<int> nic_nodes_;
   std::vector<std::vector<int>> islands_;
   std::vector<LocalNic> nics_;

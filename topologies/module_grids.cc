@@ -133,8 +133,8 @@ Result<std::vector<std::string>> ModulesOf(const std::map<std::string, ProcessGr
     if (grid.Contains(rank)) names.push_back(name);
   }
   if (names.empty()) {
-    return InvalidInput(fmt::format("{}: rank {} is in no module's grid",
-                                    ToString(GridError::kRuntime), rank));
+    return InvalidInput(
+        fmt::format("{}: rank {} is in no module's grid", ToString(GridError::kRuntime), rank));
   }
   return names;
 }

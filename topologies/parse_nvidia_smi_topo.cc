@@ -15,7 +15,9 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{4} << 20;
 
-bool IsSpace(char c) { return c == ' ' || c == '\t'; }
+bool IsSpace(char c) {
+  return c == ' ' || c == '\t';
+}
 
 // The cells of one row and the text after them.
 struct Row {
@@ -59,32 +61,12 @@ class BlockParser {
   int rows_found_ = 0;
 };
 
-// Words of matrices that look alike but mean something else.
-std::string MeaningOf(std::string_view word) {
-  if (word.find("...") != std::string_view::npos || word.find("\xE2\x80\xA6") != std::string_view::npos) {
-    return "the matrix is elided; capture it whole";
-  }
-  for (const std::string_view other : {"OK", "CNS", "GNS", "TNS", "NS", "U", "DR", "CNSOK"}) {
-    if (word == other) {
-      return "this is a peer-to-peer capability matrix (nvidia-smi topo -p2p), not a link matrix; "
-             "capture nvidia-smi topo -m";
-    }
-  }
-  if (word == "XGMI" || word == "XXXX" || word == "PCIE") {
-    return "this looks like AMD rocm-smi output, not nvidia-smi topo -m";
-  }
-  if (word == "HCCS" || word == "SIO" || word == "HCCS_SW") {
-    return "this looks like Ascend npu-smi output, not nvidia-smi topo -m";
-  }
-  return "link words are X, NV<count>, PIX, PXB, PHB, NODE, SYS, SOC, QPI";
-}
-
 Status BlockParser::UnknownWord(int line, int index, size_t column, std::string_view text) const {
   const auto words = SplitWords(text);
   const std::string_view word = words.empty() ? text : words[0];
   return InvalidInput(fmt::format("line {}, row {}: under {} stands '{}'; {}", line,
                                   Name(static_cast<size_t>(index)), Name(column), Quoted(word),
-                                  MeaningOf(word)));
+                                  MeaningOfForeignWord(word)));
 }
 
 // Cells by known words, so that cells which lost the space between them come apart again.
@@ -107,10 +89,12 @@ Result<Row> BlockParser::LexRow(int line, int index, std::string_view text) cons
       break;
     }
     if (length == 0) return UnknownWord(line, index, column, text.substr(at));
-    if (link.kind == TopoLinkKind::kNvlink && (link.nvlinks == 0 || link.nvlinks > kMaxBondedNvlinks)) {
-      return InvalidInput(fmt::format(
-          "line {}, row {}: {} under {} is no number of links (1 to {})", line,
-          Name(static_cast<size_t>(index)), Quoted(text.substr(at, length)), Name(column), kMaxBondedNvlinks));
+    if (link.kind == TopoLinkKind::kNvlink &&
+        (link.nvlinks == 0 || link.nvlinks > kMaxBondedNvlinks)) {
+      return InvalidInput(
+          fmt::format("line {}, row {}: {} under {} is no number of links (1 to {})", line,
+                      Name(static_cast<size_t>(index)), Quoted(text.substr(at, length)),
+                      Name(column), kMaxBondedNvlinks));
     }
     row.had_glued = row.had_glued || (after_word && start == at);
     row.cells.push_back(link);
@@ -128,7 +112,8 @@ Result<Row> BlockParser::LexRow(int line, int index, std::string_view text) cons
 
 bool BlockParser::StopsBlock(std::string_view text) const {
   const std::string_view line = Trim(text);
-  return line.substr(0, 6) == "Legend" || line.substr(0, 3) == "```" || FindTopoHeader(text).has_value();
+  return line.substr(0, 6) == "Legend" || line.substr(0, 3) == "```" ||
+         FindTopoHeader(text).has_value();
 }
 
 // Whether `next` may be the rest of a row that a terminal broke: the row so far wants more, and
@@ -149,7 +134,8 @@ Status BlockParser::ReadRow(size_t& at) {
   std::string text(label.rest);
   ++at;
   Result<Row> row = LexRow(line, label.index, text);
-  for (int part = 1; part < kMaxBrokenLines && at < lines_.size() && ContinuesRow(row, lines_[at].text); ++part) {
+  for (int part = 1;
+       part < kMaxBrokenLines && at < lines_.size() && ContinuesRow(row, lines_[at].text); ++part) {
     Result<Row> longer = LexRow(line, label.index, text + lines_[at].text);
     if (!longer.ok()) break;
     text += lines_[at].text;
@@ -160,29 +146,32 @@ Status BlockParser::ReadRow(size_t& at) {
   if (row->cut_word) return UnknownWord(line, label.index, row->cells.size(), row->rest);
   const std::string& name = Name(static_cast<size_t>(label.index));
   if (row->cells.size() < header_.names.size()) {
-    return InvalidInput(fmt::format(
-        "line {}, row {}: {} cells under {} columns ({} is the first without one); the capture is cut "
-        "or lost a cell",
-        line, name, row->cells.size(), header_.names.size(), Name(row->cells.size())));
+    return InvalidInput(
+        fmt::format("line {}, row {}: {} cells under {} columns ({} is the first without one); the "
+                    "capture is cut "
+                    "or lost a cell",
+                    line, name, row->cells.size(), header_.names.size(), Name(row->cells.size())));
   }
   size_t length = 0;
   const std::string_view rest = Trim(row->rest);
   const TopoLink extra = LexTopoLink(rest, length);
   if (length > 0 && (extra.kind != TopoLinkKind::kSelf || rest.size() == 1 || IsSpace(rest[1]))) {
     return InvalidInput(fmt::format(
-        "line {}, row {}: more link words than the {} columns of the header on line {} ('{}' is left "
+        "line {}, row {}: more link words than the {} columns of the header on line {} ('{}' is "
+        "left "
         "over); the header lost a column",
         line, name, header_.names.size(), header_.line, Quoted(rest.substr(0, length))));
   }
   std::optional<Row>& slot = rows_[static_cast<size_t>(label.index)];
   if (slot) {
-    return InvalidInput(fmt::format("line {}: row {} stands twice (first on line {})", line, name,
-                                    slot->line));
+    return InvalidInput(
+        fmt::format("line {}: row {} stands twice (first on line {})", line, name, slot->line));
   }
   if (row->had_glued) {
-    warnings_.push_back(fmt::format("line {}, row {}: cells without space between them were split by "
-                                    "their words",
-                                    line, name));
+    warnings_.push_back(
+        fmt::format("line {}, row {}: cells without space between them were split by "
+                    "their words",
+                    line, name));
   }
   slot = std::move(row).value();
   ++rows_found_;
@@ -205,9 +194,10 @@ Status BlockParser::CheckComplete() {
         fmt::join(missing_gpus, ", "), count > 8 ? ", ..." : ""));
   }
   if (!missing_nics.empty()) {
-    warnings_.push_back(fmt::format("rows of {} of {} NICs are missing; their links to GPUs were taken "
-                                    "from the GPU rows, links among them are unknown",
-                                    missing_nics.size(), rows_.size() - static_cast<size_t>(header_.gpus)));
+    warnings_.push_back(
+        fmt::format("rows of {} of {} NICs are missing; their links to GPUs were taken "
+                    "from the GPU rows, links among them are unknown",
+                    missing_nics.size(), rows_.size() - static_cast<size_t>(header_.gpus)));
   }
   return Status::Ok();
 }
@@ -220,12 +210,13 @@ Status BlockParser::CheckMatrix() const {
       const TopoLink& link = rows_[i]->cells[j];
       const std::string where = fmt::format("line {}, row {}", rows_[i]->line, Name(i));
       if (i == j && link.kind != TopoLinkKind::kSelf) {
-        return InvalidInput(fmt::format("{}: under itself stands {} instead of X; a cell is lost or added",
-                                        where, ToString(link)));
+        return InvalidInput(
+            fmt::format("{}: under itself stands {} instead of X; a cell is lost or added", where,
+                        ToString(link)));
       }
       if (i != j && link.kind == TopoLinkKind::kSelf) {
-        return InvalidInput(fmt::format("{}: X (itself) stands under {}; a cell is lost or added", where,
-                                        Name(j)));
+        return InvalidInput(
+            fmt::format("{}: X (itself) stands under {}; a cell is lost or added", where, Name(j)));
       }
       if (link.kind == TopoLinkKind::kNvlink && (i >= gpus || j >= gpus)) {
         return InvalidInput(fmt::format("{}: {} under {}, but NVLink joins GPUs only", where,
@@ -233,8 +224,9 @@ Status BlockParser::CheckMatrix() const {
       }
       if (rows_[j] && rows_[j]->cells[i] != link) {
         return InvalidInput(fmt::format(
-            "{}: {} under {}, but row {} (line {}) has {} under {}; a link matrix is symmetric", where,
-            ToString(link), Name(j), Name(j), rows_[j]->line, ToString(rows_[j]->cells[i]), Name(i)));
+            "{}: {} under {}, but row {} (line {}) has {} under {}; a link matrix is symmetric",
+            where, ToString(link), Name(j), Name(j), rows_[j]->line, ToString(rows_[j]->cells[i]),
+            Name(i)));
       }
     }
   }
@@ -249,8 +241,9 @@ Result<std::vector<std::optional<std::string>>> BlockParser::AffinityCells(const
   const std::string where =
       fmt::format("line {}, row {}", row.line, Name(static_cast<size_t>(row.index)));
   if (words.size() > columns) {
-    return InvalidInput(fmt::format("{}: {} values after the links but {} affinity columns in the header",
-                                    where, words.size(), columns));
+    return InvalidInput(
+        fmt::format("{}: {} values after the links but {} affinity columns in the header", where,
+                    words.size(), columns));
   }
   if (words.size() == columns) {
     std::copy(words.begin(), words.end(), cells.begin());
@@ -258,9 +251,10 @@ Result<std::vector<std::optional<std::string>>> BlockParser::AffinityCells(const
   }
   if (words.empty()) return cells;
   if (row.rest.find('\t') == std::string::npos) {
-    return InvalidInput(fmt::format(
-        "{}: {} values for {} affinity columns and no tabs that tell which is empty; capture with tabs",
-        where, words.size(), columns));
+    return InvalidInput(
+        fmt::format("{}: {} values for {} affinity columns and no tabs that tell which is empty; "
+                    "capture with tabs",
+                    where, words.size(), columns));
   }
   std::vector<std::string_view> parts = SplitAt(row.rest, '\t');
   parts.erase(parts.begin());  // up to the tab that ends the last link
@@ -295,7 +289,8 @@ Status BlockParser::ReadAffinity(TopoReport& report) {
   }
   if (dropped) {
     warnings_.push_back(fmt::format(
-        "line {}: the header has no affinity columns; values after the links were left out", header_.line));
+        "line {}: the header has no affinity columns; values after the links were left out",
+        header_.line));
   }
   return Status::Ok();
 }
@@ -341,40 +336,6 @@ Result<TopoReport> BlockParser::Parse() {
   return report;
 }
 
-// Text of other tools, found when no matrix of nvidia-smi is complete.
-std::optional<Status> ForeignTool(const std::vector<TextLine>& lines) {
-  static constexpr std::pair<std::string_view, std::string_view> kMarks[] = {
-      {"XGMI", "AMD rocm-smi output (XGMI links)"},
-      {"rocm-smi", "AMD rocm-smi output"},
-      {"Weight between two GPUs", "AMD rocm-smi output"},
-      {"npu-smi", "Ascend npu-smi output"},
-      {"HCCS", "Ascend npu-smi output (HCCS links)"},
-      {"MTHREADS", "a table of Moore Threads devices"},
-      {"mthreads", "a table of Moore Threads devices"},
-      {"| Device 0 |", "a table of another tool"}};
-  for (const TextLine& line : lines) {
-    for (const auto& [mark, meaning] : kMarks) {
-      if (line.text.find(mark) == std::string::npos) continue;
-      return InvalidInput(fmt::format("line {}: this is {}, not nvidia-smi topo -m; only NVIDIA link "
-                                      "matrices are read",
-                                      line.number, meaning));
-    }
-  }
-  return std::nullopt;
-}
-
-Status NoMatrix(const std::vector<TextLine>& lines) {
-  for (const TextLine& line : lines) {
-    if (Lower(line.text).find("error") != std::string::npos) {
-      return InvalidInput(fmt::format("no matrix of nvidia-smi topo -m in the text; line {} says '{}'",
-                                      line.number, Quoted(Trim(line.text), 100)));
-    }
-  }
-  return InvalidInput(fmt::format(
-      "no matrix of nvidia-smi topo -m in the {} lines of the text: no header with GPU0 was found",
-      lines.size()));
-}
-
 }  // namespace
 
 Result<TopoReport> ParseNvidiaSmiTopo(std::string_view text) {
@@ -399,8 +360,8 @@ Result<TopoReport> ParseNvidiaSmiTopo(std::string_view text) {
       if (!report) {
         report = std::move(parsed).value();
       } else {
-        report->warnings.push_back(fmt::format("line {}: another matrix, which was not read",
-                                               parsed->first_line));
+        report->warnings.push_back(
+            fmt::format("line {}: another matrix, which was not read", parsed->first_line));
       }
     } else if (!report && block.rows_found() > best_rows) {
       best_rows = block.rows_found();
@@ -409,10 +370,11 @@ Result<TopoReport> ParseNvidiaSmiTopo(std::string_view text) {
     at = std::max(block.next(), at + 1);
   }
   if (!report) {
-    if (const auto foreign = ForeignTool(lines)) return *foreign;
+    if (const auto foreign = FindForeignTool(lines)) return *foreign;
     return best_error ? *best_error : NoMatrix(lines);
   }
-  if (best_error) report->warnings.push_back("an incomplete matrix was skipped: " + best_error->message());
+  if (best_error)
+    report->warnings.push_back("an incomplete matrix was skipped: " + best_error->message());
   ReadTopoNotes(lines, *report);
   DeriveTopoFacts(*report);
   return *std::move(report);

@@ -2,20 +2,29 @@
 #pragma once
 
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
-
 #include "topologies/status.h"
 
 namespace meshwright::topologies {
 
 /// How the matrix says two devices are joined, nearest first. SOC and QPI are old words for SYS.
-enum class TopoLinkKind : unsigned char { kSelf, kNvlink, kPix, kPxb, kPhb, kNode, kSys, kSoc, kQpi };
+enum class TopoLinkKind : unsigned char {
+  kSelf,
+  kNvlink,
+  kPix,
+  kPxb,
+  kPhb,
+  kNode,
+  kSys,
+  kSoc,
+  kQpi
+};
 
 /// One cell of the matrix.
 struct TopoLink {

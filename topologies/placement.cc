@@ -17,7 +17,7 @@ constexpr int64_t kMaxPartitions = 20'000;  // tried one by one; more are built 
 constexpr size_t kMaxTied = 500;            // equally good partitions carried to the next level
 constexpr int kMaxSearched = 32;            // devices of a host; beyond, islands in order
 
-using Block = std::vector<int>;           // local device ids
+using Block = std::vector<int>;  // local device ids
 using Blocks = std::vector<Block>;
 
 // Smaller is worse: the narrowest block counts first, then all of them, then latencies.
@@ -29,7 +29,8 @@ struct Score {
 
   bool BetterThan(const Score& other) const {
     return std::tuple(min_bandwidth, sum_bandwidth, -max_latency, -sum_latency) >
-           std::tuple(other.min_bandwidth, other.sum_bandwidth, -other.max_latency, -other.sum_latency);
+           std::tuple(other.min_bandwidth, other.sum_bandwidth, -other.max_latency,
+                      -other.sum_latency);
   }
   bool SameAs(const Score& other) const { return !BetterThan(other) && !other.BetterThan(*this); }
 };
@@ -66,8 +67,10 @@ int64_t PartitionCount(int64_t items, int64_t size) {
   return std::min(count, kMaxPartitions + 1);
 }
 
-// Calls `visit` with every way to merge `items` into sets of `size`; the first free item starts a set.
-void ForEachPartition(const Blocks& items, size_t size, const std::function<void(const Blocks&)>& visit) {
+// Calls `visit` with every way to merge `items` into sets of `size`; the first free item starts a
+// set.
+void ForEachPartition(const Blocks& items, size_t size,
+                      const std::function<void(const Blocks&)>& visit) {
   std::vector<bool> taken(items.size(), false);
   Blocks merged;
   const std::function<void(size_t, size_t)> grow = [&](size_t in_block, size_t from) {
@@ -131,7 +134,8 @@ bool IsUniform(const HostGraph& graph) {
 }
 
 // All equally best ways to merge each of `starts` (themselves equally good) into sets of `size`.
-std::vector<Blocks> BestPartitions(const HostGraph& graph, const std::vector<Blocks>& starts, size_t size) {
+std::vector<Blocks> BestPartitions(const HostGraph& graph, const std::vector<Blocks>& starts,
+                                   size_t size) {
   std::vector<Blocks> best;
   Score best_score;
   const auto consider = [&](const Blocks& blocks) {
@@ -144,7 +148,8 @@ std::vector<Blocks> BestPartitions(const HostGraph& graph, const std::vector<Blo
     }
   };
   for (const Blocks& start : starts) {
-    if (PartitionCount(static_cast<int64_t>(start.size()), static_cast<int64_t>(size)) <= kMaxPartitions) {
+    if (PartitionCount(static_cast<int64_t>(start.size()), static_cast<int64_t>(size)) <=
+        kMaxPartitions) {
       ForEachPartition(start, size, consider);
     } else {
       consider(GreedyPartition(graph, start, size));
@@ -153,8 +158,8 @@ std::vector<Blocks> BestPartitions(const HostGraph& graph, const std::vector<Blo
   return best;
 }
 
-// Order of a host's devices for nested blocks of the given sizes (each divides the next). Devices that
-// fill no block of the largest size come last.
+// Order of a host's devices for nested blocks of the given sizes (each divides the next). Devices
+// that fill no block of the largest size come last.
 Block OrderOfHost(const HostGraph& graph, const std::vector<int>& sizes) {
   Block natural(static_cast<size_t>(graph.devices()));
   std::iota(natural.begin(), natural.end(), 0);
@@ -199,7 +204,8 @@ std::vector<std::string> Explain(const Cluster& cluster, const std::vector<int>&
     std::span<const int> where;
     const auto count = static_cast<int64_t>(ranks.size()) / size;
     for (int64_t block = 0; block < std::min<int64_t>(count, 64); ++block) {
-      const auto members = std::span(ranks).subspan(static_cast<size_t>(block * size), static_cast<size_t>(size));
+      const auto members =
+          std::span(ranks).subspan(static_cast<size_t>(block * size), static_cast<size_t>(size));
       const auto group = cluster.Group(members);
       if (!group.ok()) {
         reasons.push_back(fmt::format("blocks of {}: {}", size, group.status().message()));
@@ -212,11 +218,12 @@ std::vector<std::string> Explain(const Cluster& cluster, const std::vector<int>&
     }
     if (!worst) continue;
     const auto shown = where.first(std::min<size_t>(where.size(), 8));
-    reasons.push_back(fmt::format(
-        "blocks of {}: {} each way by {} in the narrowest, devices {{{}{}}}", size,
-        FormatBandwidth(worst->bandwidth),
-        worst->hosts > 1 ? fmt::format("network over {} hosts", worst->hosts) : std::string(ToString(worst->local_kind)),
-        fmt::join(shown, ", "), where.size() > 8 ? ", ..." : ""));
+    reasons.push_back(
+        fmt::format("blocks of {}: {} each way by {} in the narrowest, devices {{{}{}}}", size,
+                    FormatBandwidth(worst->bandwidth),
+                    worst->hosts > 1 ? fmt::format("network over {} hosts", worst->hosts)
+                                     : std::string(ToString(worst->local_kind)),
+                    fmt::join(shown, ", "), where.size() > 8 ? ", ..." : ""));
   }
   return reasons;
 }
@@ -230,7 +237,8 @@ Result<Placement> Cluster::BestOrder(std::span<const int> group_sizes) const {
     if (size < 1) return InvalidInput(fmt::format("group size {}; at least 1", size));
     total *= size;
     if (total > device_count()) {
-      return InvalidInput(fmt::format("{} ranks or more for the {} devices of cluster '{}'", total, device_count(), name()));
+      return InvalidInput(fmt::format("{} ranks or more for the {} devices of cluster '{}'", total,
+                                      device_count(), name()));
     }
     sizes.push_back(total);
   }
@@ -249,7 +257,8 @@ Result<Placement> Cluster::BestOrder(std::span<const int> group_sizes) const {
   while (inside > 0 && room(sizes[inside - 1]) < total) --inside;
   Placement placement;
   if (inside == 0) {
-    placement.reasons.push_back(fmt::format("blocks of {} do not fit inside the hosts: they cross the network", sizes[0]));
+    placement.reasons.push_back(
+        fmt::format("blocks of {} do not fit inside the hosts: they cross the network", sizes[0]));
   }
   std::vector<int> local_sizes;
   for (size_t i = 0; i < inside; ++i) local_sizes.push_back(static_cast<int>(sizes[i]));
@@ -257,7 +266,8 @@ Result<Placement> Cluster::BestOrder(std::span<const int> group_sizes) const {
   std::vector<Block> orders(impl_->graphs.size());
   for (const Unit& unit : units) {
     Block& order = orders[unit.group];
-    if (order.empty() && unit.hosts == 1) order = OrderOfHost(*impl_->graphs[unit.group], local_sizes);
+    if (order.empty() && unit.hosts == 1)
+      order = OrderOfHost(*impl_->graphs[unit.group], local_sizes);
     const int usable = unit.devices / local_sizes.back() * local_sizes.back();
     for (int i = 0; i < usable; ++i) {
       if (static_cast<int64_t>(placement.device_of_rank.size()) == total) break;

@@ -16,9 +16,15 @@ constexpr int64_t kMaxRanks = int64_t{1} << 24;
 Status GridStatus(GridError kind, const std::string& message) {
   return InvalidInput(fmt::format("{}: {}", ToString(kind), message));
 }
-Status ValueError(const std::string& message) { return GridStatus(GridError::kValue, message); }
-Status RuntimeError(const std::string& message) { return GridStatus(GridError::kRuntime, message); }
-Status KeyError(const std::string& message) { return GridStatus(GridError::kKey, message); }
+Status ValueError(const std::string& message) {
+  return GridStatus(GridError::kValue, message);
+}
+Status RuntimeError(const std::string& message) {
+  return GridStatus(GridError::kRuntime, message);
+}
+Status KeyError(const std::string& message) {
+  return GridStatus(GridError::kKey, message);
+}
 
 template <typename Range>
 bool Has(const Range& range, std::string_view name) {
@@ -98,15 +104,16 @@ Result<ProcessGrid> ProcessGrid::Make(std::vector<int64_t> shape, std::vector<st
                                       int64_t offset, std::optional<int64_t> world_size) {
   MW_RETURN_IF_ERROR(CheckAxes(shape, names, "grid"));
   if (offset < 0) {
-    return ValueError(fmt::format("grid: offset {} is negative; it is the first global rank", offset));
+    return ValueError(
+        fmt::format("grid: offset {} is negative; it is the first global rank", offset));
   }
   if (!world_size) return RuntimeError("grid: the world size is unknown; start the world first");
   const std::optional<int64_t> size = BoundedProduct(shape);
   if (!size || offset > *world_size || *size > *world_size - offset) {
     return RuntimeError(
         fmt::format("grid: over-sized: {} (= {}) ranks from offset {} do not fit a world of {}",
-                    fmt::join(shape, " x "), size ? std::to_string(*size) : "more than 2^24", offset,
-                    *world_size));
+                    fmt::join(shape, " x "), size ? std::to_string(*size) : "more than 2^24",
+                    offset, *world_size));
   }
   ProcessGrid grid;
   grid.shape_ = std::move(shape);
@@ -122,7 +129,8 @@ Result<ProcessGrid::Axes> ProcessGrid::AxesOf(std::string_view view) const {
   if (it == views_.end()) {
     std::vector<std::string> known;
     for (const auto& [name, unused] : views_) known.push_back(name);
-    return KeyError(fmt::format("grid has no view '{}'; views: [{}]", view, fmt::join(known, ", ")));
+    return KeyError(
+        fmt::format("grid has no view '{}'; views: [{}]", view, fmt::join(known, ", ")));
   }
   return Axes{&it->second.shape, &it->second.names};
 }
@@ -132,7 +140,8 @@ Result<std::vector<size_t>> ProcessGrid::AxisIndices(const std::vector<std::stri
                                                      std::string_view view) const {
   if (dims.empty()) return ValueError("grid: no axis named; name at least one");
   if (const auto twice = FirstDuplicate(dims)) {
-    return ValueError(fmt::format("grid: axis {} named twice in [{}]", *twice, fmt::join(dims, ", ")));
+    return ValueError(
+        fmt::format("grid: axis {} named twice in [{}]", *twice, fmt::join(dims, ", ")));
   }
   std::vector<size_t> indices;
   for (const std::string& name : dims) {
@@ -172,15 +181,15 @@ Result<int64_t> ProcessGrid::RankAt(const std::vector<int64_t>& coordinates,
                                     std::string_view view) const {
   MW_ASSIGN_OR_RETURN(const Axes axes, AxesOf(view));
   if (coordinates.size() != axes.shape->size()) {
-    return ValueError(fmt::format("{} coordinates for {} axes", coordinates.size(),
-                                  axes.shape->size()));
+    return ValueError(
+        fmt::format("{} coordinates for {} axes", coordinates.size(), axes.shape->size()));
   }
   int64_t rank = offset_;
   int64_t stride = 1;
   for (size_t i = 0; i < coordinates.size(); ++i) {
     if (coordinates[i] < 0 || coordinates[i] >= (*axes.shape)[i]) {
-      return ValueError(fmt::format("coordinate {} of axis {} is outside of [0, {})", coordinates[i],
-                                    (*axes.names)[i], (*axes.shape)[i]));
+      return ValueError(fmt::format("coordinate {} of axis {} is outside of [0, {})",
+                                    coordinates[i], (*axes.names)[i], (*axes.shape)[i]));
     }
     rank += coordinates[i] * stride;
     stride *= (*axes.shape)[i];
@@ -249,10 +258,12 @@ Status ProcessGrid::RegisterView(const std::string& name, GridView view) {
     return ValueError(fmt::format("{}: shared axis {} is listed twice", where, *twice));
   }
   for (const std::string& axis : view.shared) {
-    for (const auto& [names, side] : {std::pair(&names_, "base grid"), std::pair(&view.names, "view")}) {
+    for (const auto& [names, side] :
+         {std::pair(&names_, "base grid"), std::pair(&view.names, "view")}) {
       if (!Has(*names, axis)) {
-        return ValueError(fmt::format("{}: shared axis {} is missing in the {}, whose axes are [{}]",
-                                      where, axis, side, fmt::join(*names, ", ")));
+        return ValueError(
+            fmt::format("{}: shared axis {} is missing in the {}, whose axes are [{}]", where, axis,
+                        side, fmt::join(*names, ", ")));
       }
     }
   }

@@ -52,7 +52,8 @@ class ProcessGrid {
   int64_t size() const { return size_; }
   bool Contains(int64_t rank) const { return rank >= offset_ && rank < offset_ + size_; }
 
-  /// Size of one axis of the base grid or of a view. Value error: no such axis. Key error: no such view.
+  /// Size of one axis of the base grid or of a view. Value error: no such axis. Key error: no such
+  /// view.
   Result<int64_t> AxisSize(std::string_view axis, std::string_view view = {}) const;
   /// Coordinates of a rank, in the order of the names. Value error: rank outside of the grid.
   Result<std::vector<int64_t>> Coordinates(int64_t rank, std::string_view view = {}) const;
@@ -68,15 +69,16 @@ class ProcessGrid {
   Result<std::vector<RankGroup>> EnumerateRaw(const std::vector<std::string>& dims,
                                               std::string_view view = {}) const;
 
-  /// Adds a second factorisation. Value error: name taken or empty, lengths differ, duplicate names,
-  /// sizes < 1, size not the grid's, shared axes listed twice, missing on a side, or enumerated
-  /// differently (alone or together).
+  /// Adds a second factorisation. Value error: name taken or empty, lengths differ, duplicate
+  /// names, sizes < 1, size not the grid's, shared axes listed twice, missing on a side, or
+  /// enumerated differently (alone or together).
   Status RegisterView(const std::string& name, GridView view);
   const std::map<std::string, GridView, std::less<>>& views() const { return views_; }
 
   /// The communicator that a request means; requests for shared axes only go to the base grid.
   Result<GroupKey> KeyFor(const std::vector<std::string>& dims, std::string_view view = {}) const;
-  /// Makes the groups of a key, which every rank of the world does in the same order. Key error: exists.
+  /// Makes the groups of a key, which every rank of the world does in the same order. Key error:
+  /// exists.
   Result<GroupKey> Create(const std::vector<std::string>& dims, std::string_view view = {});
   /// Groups of a key made before; never creates. Key error that names the key if there is none.
   Result<std::vector<RankGroup>> Get(const std::vector<std::string>& dims,
@@ -113,13 +115,14 @@ struct GroupRequest {
   friend bool operator==(const GroupRequest&, const GroupRequest&) = default;
 };
 
-/// Every group that a module on this grid creates, in the one order that all ranks use: dense groups,
-/// the all-axes group, then those of the view `expert_view` if there is one. Axes that the grid does
-/// not have are left out of each; no key is listed twice.
+/// Every group that a module on this grid creates, in the one order that all ranks use: dense
+/// groups, the all-axes group, then those of the view `expert_view` if there is one. Axes that the
+/// grid does not have are left out of each; no key is listed twice.
 std::vector<GroupRequest> ModuleGroupRequests(const ProcessGrid& grid,
                                               const std::string& expert_view = "expert");
 
-/// First and last stage of every pipeline line (one rank where pp is 1): they share tied embeddings.
+/// First and last stage of every pipeline line (one rank where pp is 1): they share tied
+/// embeddings.
 Result<std::vector<RankGroup>> EmbeddingGroups(const ProcessGrid& grid);
 /// First stage of every pipeline line.
 Result<std::vector<RankGroup>> PositionEmbeddingGroups(const ProcessGrid& grid);

@@ -20,7 +20,9 @@ Result<Cluster> WithHosts(const Cluster& cluster, const ResolveOptions& options)
   if (!options.nodes) return cluster;
   if (*options.nodes < 1) return InvalidInput(fmt::format("{} nodes; at least 1", *options.nodes));
   if (!cluster.is_homogeneous()) {
-    return InvalidInput(fmt::format("cluster '{}' lists unlike hosts; a number of nodes fits only one kind of host", cluster.name()));
+    return InvalidInput(
+        fmt::format("cluster '{}' lists unlike hosts; a number of nodes fits only one kind of host",
+                    cluster.name()));
   }
   ClusterSpec spec = cluster.spec();
   spec.hosts[0].count = *options.nodes;
@@ -30,7 +32,8 @@ Result<Cluster> WithHosts(const Cluster& cluster, const ResolveOptions& options)
 Result<Cluster> FromFile(const std::string& path, const ResolveOptions& options) {
   MW_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxTextBytes));
   const std::string extension = Lower(std::filesystem::path(path).extension().string());
-  if (extension == ".yaml" || extension == ".yml" || text.find("meshwright_cluster") != std::string::npos) {
+  if (extension == ".yaml" || extension == ".yml" ||
+      text.find("meshwright_cluster") != std::string::npos) {
     MW_ASSIGN_OR_RETURN(const Cluster cluster, ParseClusterYaml(text, path));
     return WithHosts(cluster, options);
   }
@@ -66,31 +69,36 @@ std::vector<std::string> ShippedClusterNames() {
 Result<Cluster> ResolveCluster(const std::string& name_or_path, const ResolveOptions& options) {
   const std::vector<std::string> names = ShippedClusterNames();
   if (std::binary_search(names.begin(), names.end(), name_or_path)) {
-    MW_ASSIGN_OR_RETURN(const Cluster cluster, LoadCluster(ShippedClusterDir() + "/" + name_or_path + ".yaml"));
+    MW_ASSIGN_OR_RETURN(const Cluster cluster,
+                        LoadCluster(ShippedClusterDir() + "/" + name_or_path + ".yaml"));
     return WithHosts(cluster, options);
   }
   std::error_code error;
   if (std::filesystem::exists(name_or_path, error)) return FromFile(name_or_path, options);
   const auto close = ClosestNames(name_or_path, names);
-  return NotFound(fmt::format(
-      "'{}' is neither a file nor a shipped cluster{}; shipped are {} (in {})", Quoted(name_or_path, 200),
-      close.empty() ? "" : fmt::format(", did you mean {}?", fmt::join(close, " or ")), fmt::join(names, ", "),
-      ShippedClusterDir()));
+  return NotFound(
+      fmt::format("'{}' is neither a file nor a shipped cluster{}; shipped are {} (in {})",
+                  Quoted(name_or_path, 200),
+                  close.empty() ? "" : fmt::format(", did you mean {}?", fmt::join(close, " or ")),
+                  fmt::join(names, ", "), ShippedClusterDir()));
 }
 
 Result<Cluster> CpuCluster(const CpuHostOptions& options) {
   if (options.ranks < 1 || options.ranks > 1024 || options.cores < 1) {
-    return InvalidInput(fmt::format("{} CPU ranks on {} cores; 1 to 1024 ranks and at least 1 core", options.ranks, options.cores));
+    return InvalidInput(fmt::format("{} CPU ranks on {} cores; 1 to 1024 ranks and at least 1 core",
+                                    options.ranks, options.cores));
   }
   HostSpec host;
   host.name = "cpu";
-  host.device = {DeviceKind::kCpu, "CPU", options.profile, Bytes(options.memory.value() / options.ranks), options.source,
-                 options.cores};
-  for (int rank = 0; rank < options.ranks; ++rank) host.nodes.push_back({NodeKind::kDevice, rank, ""});
+  host.device = {DeviceKind::kCpu, "CPU",
+                 options.profile,  Bytes(options.memory.value() / options.ranks),
+                 options.source,   options.cores};
+  for (int rank = 0; rank < options.ranks; ++rank)
+    host.nodes.push_back({NodeKind::kDevice, rank, ""});
   host.nodes.push_back({NodeKind::kNumaNode, 0, ""});
   for (int rank = 0; rank < options.ranks; ++rank) {
-    host.links.push_back({rank, options.ranks, LinkKind::kSharedMemory, "", options.bandwidth, options.bandwidth,
-                          options.latency / 2, options.source, options.source});
+    host.links.push_back({rank, options.ranks, LinkKind::kSharedMemory, "", options.bandwidth,
+                          options.bandwidth, options.latency / 2, options.source, options.source});
   }
   ClusterSpec spec;
   spec.name = "cpu";
@@ -103,7 +111,8 @@ Result<LocalMachine> ProbeLocalMachine() {
   LocalMachine machine;
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return RunFailed("sched_getaffinity failed: the cores of this machine are unknown");
+  if (sched_getaffinity(0, sizeof(set), &set) != 0)
+    return RunFailed("sched_getaffinity failed: the cores of this machine are unknown");
   machine.cores = CPU_COUNT(&set);
   MW_ASSIGN_OR_RETURN(const std::string text, ReadTextFile("/proc/meminfo", kMaxTextBytes));
   for (const std::string_view line : SplitAt(text, '\n')) {
@@ -112,7 +121,8 @@ Result<LocalMachine> ProbeLocalMachine() {
     MW_ASSIGN_OR_RETURN(machine.memory, ParseBytes(fmt::format("{} KiB", words[1])));
     return machine;
   }
-  return RunFailed("/proc/meminfo has no line 'MemTotal: <number> kB': the memory of this machine is unknown");
+  return RunFailed(
+      "/proc/meminfo has no line 'MemTotal: <number> kB': the memory of this machine is unknown");
 }
 
 }  // namespace meshwright::topologies

@@ -15,7 +15,9 @@
 namespace meshwright::topologies {
 namespace {
 
-bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\v' || c == '\f'; }
+bool IsSpace(char c) {
+  return c == ' ' || c == '\t' || c == '\r' || c == '\n' || c == '\v' || c == '\f';
+}
 
 // Length of the valid UTF-8 sequence at `i`, 0 if there is none.
 size_t Utf8Length(std::string_view text, size_t i) {
@@ -71,7 +73,8 @@ Result<double> ParseWithUnit(std::string_view text, const std::vector<Unit>& uni
     }
   }
   std::string allowed;
-  for (const Unit& known : units) allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", known.name);
+  for (const Unit& known : units)
+    allowed += fmt::format("{}{}", allowed.empty() ? "" : ", ", known.name);
   return InvalidInput(fmt::format("'{}' is not a {}: write a number ≥ 0 and one of the units {}",
                                   Quoted(text), what, allowed));
 }
@@ -80,18 +83,22 @@ constexpr double kKi = 1024.0;
 
 const std::vector<Unit>& BandwidthUnits() {
   static const std::vector<Unit> units = {
-      {"B/s", 1},           {"kB/s", 1e3},         {"MB/s", 1e6},
-      {"GB/s", 1e9},        {"TB/s", 1e12},        {"KiB/s", kKi},
-      {"MiB/s", kKi * kKi}, {"GiB/s", kKi * kKi * kKi}, {"Mb/s", 1e6 / 8},
-      {"Gb/s", 1e9 / 8},    {"Tb/s", 1e12 / 8}};
+      {"B/s", 1},        {"kB/s", 1e3},     {"MB/s", 1e6},        {"GB/s", 1e9},
+      {"TB/s", 1e12},    {"KiB/s", kKi},    {"MiB/s", kKi * kKi}, {"GiB/s", kKi * kKi * kKi},
+      {"Mb/s", 1e6 / 8}, {"Gb/s", 1e9 / 8}, {"Tb/s", 1e12 / 8}};
   return units;
 }
 
 const std::vector<Unit>& ByteUnits() {
-  static const std::vector<Unit> units = {
-      {"B", 1},          {"kB", 1e3},       {"MB", 1e6},
-      {"GB", 1e9},       {"TB", 1e12},      {"KiB", kKi},
-      {"MiB", kKi * kKi}, {"GiB", kKi * kKi * kKi}, {"TiB", kKi * kKi * kKi * kKi}};
+  static const std::vector<Unit> units = {{"B", 1},
+                                          {"kB", 1e3},
+                                          {"MB", 1e6},
+                                          {"GB", 1e9},
+                                          {"TB", 1e12},
+                                          {"KiB", kKi},
+                                          {"MiB", kKi * kKi},
+                                          {"GiB", kKi * kKi * kKi},
+                                          {"TiB", kKi * kKi * kKi * kKi}};
   return units;
 }
 
@@ -105,8 +112,8 @@ std::string FormatWithUnit(double value, const std::vector<Unit>& units,
                            const std::vector<std::string_view>& preferred) {
   std::string best;
   for (const std::string_view name : preferred) {
-    const auto unit = std::find_if(units.begin(), units.end(),
-                                   [&](const Unit& u) { return u.name == name; });
+    const auto unit =
+        std::find_if(units.begin(), units.end(), [&](const Unit& u) { return u.name == name; });
     const std::string text = fmt::format("{}", value / unit->factor);
     double back = 0;
     std::from_chars(text.data(), text.data() + text.size(), back);
@@ -134,9 +141,10 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 Result<std::vector<TextLine>> CleanLines(std::string_view text, size_t max_bytes) {
   if (text.size() > max_bytes) {
-    return InvalidInput(fmt::format("{} bytes of text, at most {} are read; cut the file to the part "
-                                    "that matters",
-                                    text.size(), max_bytes));
+    return InvalidInput(
+        fmt::format("{} bytes of text, at most {} are read; cut the file to the part "
+                    "that matters",
+                    text.size(), max_bytes));
   }
   if (text.substr(0, 2) == "\xFF\xFE" || text.substr(0, 2) == "\xFE\xFF") {
     return InvalidInput("line 1: the text is UTF-16; save it as UTF-8");
@@ -205,7 +213,9 @@ std::string_view Trim(std::string_view text) {
   return text;
 }
 
-bool IsBlank(std::string_view text) { return Trim(text).empty(); }
+bool IsBlank(std::string_view text) {
+  return Trim(text).empty();
+}
 
 std::vector<std::string_view> SplitWords(std::string_view text) {
   std::vector<std::string_view> words;
@@ -242,22 +252,23 @@ std::string Quoted(std::string_view text, size_t max) {
   for (size_t i = 0; i < text.size();) {
     const size_t length = std::max<size_t>(Utf8Length(text, i), 1);
     if (quoted.size() + length > max) return quoted + "...";
-    const bool printable = Utf8Length(text, i) > 0 && static_cast<unsigned char>(text[i]) >= 0x20 &&
-                           text[i] != 0x7F;
+    const bool printable =
+        Utf8Length(text, i) > 0 && static_cast<unsigned char>(text[i]) >= 0x20 && text[i] != 0x7F;
     quoted += printable ? std::string(text.substr(i, length)) : "?";
     i += length;
   }
   return quoted;
 }
 
-std::vector<std::string> ClosestNames(std::string_view name, const std::vector<std::string>& known) {
+std::vector<std::string> ClosestNames(std::string_view name,
+                                      const std::vector<std::string>& known) {
   const std::string wanted = Lower(name.substr(0, 64));
   std::vector<std::pair<size_t, std::string>> scored;
   for (const std::string& candidate : known) {
     const std::string lower = Lower(candidate);
     size_t score = EditDistance(wanted, lower);
-    if (wanted.size() >= 3 && (lower.find(wanted) != std::string::npos ||
-                               wanted.find(lower) != std::string::npos)) {
+    if (wanted.size() >= 3 &&
+        (lower.find(wanted) != std::string::npos || wanted.find(lower) != std::string::npos)) {
       score = 0;
     }
     if (score <= std::max<size_t>(2, wanted.size() / 3)) scored.emplace_back(score, candidate);

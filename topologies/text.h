@@ -34,7 +34,8 @@ std::string Lower(std::string_view text);
 /// Printable form of untrusted text for messages: control bytes replaced, cut after `max` bytes.
 std::string Quoted(std::string_view text, size_t max = 40);
 
-/// The names of `known` closest to `name` by edit distance or containment, best first, at most three.
+/// The names of `known` closest to `name` by edit distance or containment, best first, at most
+/// three.
 std::vector<std::string> ClosestNames(std::string_view name, const std::vector<std::string>& known);
 
 /// "450 GB/s", "25 GiB/s", "400 Gb/s" (bits). Units: powers of 1000 and 1024, bytes or bits.

@@ -12,7 +12,9 @@ namespace {
 
 constexpr size_t kMaxColumns = 1024;
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
+bool IsDigit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 bool IsElided(std::string_view word) {
   return word.find("...") != std::string_view::npos ||
@@ -59,7 +61,8 @@ bool IsDeviceName(std::string_view word) {
   bool digit = false;
   for (const char c : word) {
     digit = digit || IsDigit(c);
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.' && c != '-') return false;
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '_' && c != '.' && c != '-')
+      return false;
   }
   size_t length = 0;
   LexTopoLink(word, length);
@@ -76,7 +79,8 @@ bool IsPartOfAffinityTitle(std::string_view word) {
 // Puts a space before affinity titles that are glued to what stands before them.
 std::string SpreadTitles(std::string_view text) {
   std::string spread(text);
-  for (const std::string_view title : {"CPU Affinity", "CPUAffinity", "NUMA Affinity", "GPU NUMA ID"}) {
+  for (const std::string_view title :
+       {"CPU Affinity", "CPUAffinity", "NUMA Affinity", "GPU NUMA ID"}) {
     const size_t at = spread.find(title);
     if (at != std::string::npos) spread.insert(at, " ");
   }
@@ -125,7 +129,8 @@ Status ReadNames(const std::vector<std::string_view>& words, TopoHeader& header)
     }
     for (const std::string_view name : parts) {
       if (!IsDeviceName(name) || !header.affinity.empty()) {
-        return InvalidInput(fmt::format("{}: '{}' is no GPU, NIC or affinity title", where(), Quoted(name)));
+        return InvalidInput(
+            fmt::format("{}: '{}' is no GPU, NIC or affinity title", where(), Quoted(name)));
       }
       if (!header.index.emplace(name, static_cast<int>(header.names.size())).second) {
         return InvalidInput(fmt::format("{}: {} stands twice", where(), Quoted(name)));
@@ -146,8 +151,8 @@ Status CountGpus(TopoHeader& header) {
     if (name != fmt::format("GPU{}", header.gpus) ||
         name != header.names[static_cast<size_t>(header.gpus)]) {
       return InvalidInput(fmt::format(
-          "line {}, header: {} stands where GPU{} belongs; GPUs come first, without gaps", header.line,
-          Quoted(name), header.gpus));
+          "line {}, header: {} stands where GPU{} belongs; GPUs come first, without gaps",
+          header.line, Quoted(name), header.gpus));
     }
     ++header.gpus;
   }
@@ -212,7 +217,8 @@ Result<std::optional<TopoHeader>> ReadTopoHeader(const std::vector<TextLine>& li
   size_t next = at + 1;
   for (; next < lines.size() && next < at + 1 + kMaxBrokenLines; ++next) {
     const std::string& more = lines[next].text;
-    if (IsBlank(more) || IsFirstRow(more) || !FindTopoHeader(text + more) || FindTopoHeader(more)) break;
+    if (IsBlank(more) || IsFirstRow(more) || !FindTopoHeader(text + more) || FindTopoHeader(more))
+      break;
     text += more;
   }
   header.first_row = next;
@@ -257,7 +263,8 @@ void ReadTopoNotes(const std::vector<TextLine>& lines, TopoReport& report) {
     const size_t uuid = value.find(" (UUID:");
     if (uuid == std::string_view::npos) continue;
     if (text.substr(0, 4) == "MIG ") mig = true;
-    if (text.substr(0, 4) != "GPU " || SkipDigits(text, 4) != colon || colon > 8 || colon == 4) continue;
+    if (text.substr(0, 4) != "GPU " || SkipDigits(text, 4) != colon || colon > 8 || colon == 4)
+      continue;
     size_t gpu = 0;
     for (const char c : text.substr(4, colon - 4)) gpu = gpu * 10 + static_cast<size_t>(c - '0');
     if (gpu >= static_cast<size_t>(report.gpus)) continue;
@@ -266,7 +273,8 @@ void ReadTopoNotes(const std::vector<TextLine>& lines, TopoReport& report) {
   }
   if (mig) {
     report.warnings.push_back(
-        "MIG devices are listed: the matrix shows whole GPUs, and NVLink is off between MIG devices");
+        "MIG devices are listed: the matrix shows whole GPUs, and NVLink is off between MIG "
+        "devices");
   }
 }
 

@@ -17,9 +17,9 @@ enum class TopoAffinity { kCpu, kNuma, kGpuNumaId };
 
 struct TopoHeader {
   int line = 0;
-  size_t first_row = 0;            ///< index of the first line after the header
+  size_t first_row = 0;  ///< index of the first line after the header
   int gpus = 0;
-  std::vector<std::string> names;  ///< GPU0 …, then NICs
+  std::vector<std::string> names;              ///< GPU0 …, then NICs
   std::unordered_map<std::string, int> index;  ///< of a name
   std::vector<TopoAffinity> affinity;
   std::vector<std::string> warnings;
@@ -51,5 +51,15 @@ std::optional<TopoRowLabel> FindTopoRow(std::string_view line, const TopoHeader&
 
 /// Reads the NIC legend and `nvidia-smi -L` lines around the matrix.
 void ReadTopoNotes(const std::vector<TextLine>& lines, TopoReport& report);
+
+/// What a word that is no link word says about the text ("this looks like AMD rocm-smi output,
+/// ...").
+std::string MeaningOfForeignWord(std::string_view word);
+
+/// The refusal for text of another tool, naming the line that gives it away.
+std::optional<Status> FindForeignTool(const std::vector<TextLine>& lines);
+
+/// The refusal for text without any header; quotes an error line if there is one.
+Status NoMatrix(const std::vector<TextLine>& lines);
 
 }  // namespace meshwright::topologies

@@ -52,7 +52,9 @@ class CliqueLister {
   }
 
  private:
-  bool Joined(int a, int b) const { return report_.LinkBetween(a, b).kind == TopoLinkKind::kNvlink; }
+  bool Joined(int a, int b) const {
+    return report_.LinkBetween(a, b).kind == TopoLinkKind::kNvlink;
+  }
 
   std::vector<int> Neighbours(int of, const std::vector<int>& among) const {
     std::vector<int> result;
@@ -87,7 +89,8 @@ class CliqueLister {
     for (const int node : order) {
       if (node != pivot && Joined(pivot, node)) continue;
       clique.push_back(node);
-      const bool all = Extend(clique, Neighbours(node, candidates), Neighbours(node, excluded), cliques);
+      const bool all =
+          Extend(clique, Neighbours(node, candidates), Neighbours(node, excluded), cliques);
       clique.pop_back();
       if (!all) return false;
       candidates.erase(std::find(candidates.begin(), candidates.end(), node));
@@ -108,8 +111,8 @@ void FindCliques(TopoReport& report) {
       cliques.push_back(report.nvlink_components[c]);
     } else if (!lister.List(report.nvlink_components[c], cliques)) {
       report.maximal_nvlink_cliques.reset();
-      report.warnings.push_back(
-          fmt::format("more than {} maximal NVLink cliques; they are not listed", kMaxListedCliques));
+      report.warnings.push_back(fmt::format(
+          "more than {} maximal NVLink cliques; they are not listed", kMaxListedCliques));
       return;
     }
   }
@@ -138,7 +141,8 @@ void FindNearestNics(TopoReport& report) {
   }
 }
 
-// Link counts that hint at links which are down; without the GPU model only these are certain enough.
+// Link counts that hint at links which are down; without the GPU model only these are certain
+// enough.
 void WarnAboutLinkCounts(TopoReport& report) {
   for (const std::vector<int>& component : report.nvlink_components) {
     int most = 0;
@@ -155,7 +159,8 @@ void WarnAboutLinkCounts(TopoReport& report) {
     }
     if (component.size() == 2 && report.gpus == 2 && most == 3) {
       report.warnings.push_back(
-          "GPU0 and GPU1 are joined by NV3: two-GPU bridges have 1, 2, 4 or 12 links, so one link may be "
+          "GPU0 and GPU1 are joined by NV3: two-GPU bridges have 1, 2, 4 or 12 links, so one link "
+          "may be "
           "down; check nvidia-smi nvlink --status");
     }
     if (highest_sum <= kMostLinksOfAGpu || counts.size() < 2) continue;
@@ -165,10 +170,11 @@ void WarnAboutLinkCounts(TopoReport& report) {
       for (const int b : component) row_most = std::max(row_most, report.LinkBetween(a, b).nvlinks);
       if (row_most < most) low.push_back(fmt::format("GPU{}", a));
     }
-    report.warnings.push_back(fmt::format(
-        "NVLink counts of one switch differ (most NV{}){}{}; links may be down, check nvidia-smi nvlink "
-        "--status",
-        most, low.empty() ? "" : ": fewer at ", fmt::join(low, ", ")));
+    report.warnings.push_back(
+        fmt::format("NVLink counts of one switch differ (most NV{}){}{}; links may be down, check "
+                    "nvidia-smi nvlink "
+                    "--status",
+                    most, low.empty() ? "" : ": fewer at ", fmt::join(low, ", ")));
   }
 }
 
@@ -275,7 +281,8 @@ nlohmann::json ToJson(const TopoReport& report) {
   json links = json::object();
   const int n = report.gpus + static_cast<int>(report.nics.size());
   const auto name = [&](int i) {
-    return i < report.gpus ? fmt::format("GPU{}", i) : report.nics[static_cast<size_t>(i - report.gpus)];
+    return i < report.gpus ? fmt::format("GPU{}", i)
+                           : report.nics[static_cast<size_t>(i - report.gpus)];
   };
   for (int a = 0; a < n; ++a) {
     json& row = links[name(a)] = json::array();
@@ -287,7 +294,8 @@ nlohmann::json ToJson(const TopoReport& report) {
   }
   j["links"] = std::move(links);
   j["nvlink_components"] = json::array();
-  for (const auto& component : report.nvlink_components) j["nvlink_components"].push_back(GpuNames(component));
+  for (const auto& component : report.nvlink_components)
+    j["nvlink_components"].push_back(GpuNames(component));
   j["component_is_full_mesh"] = report.component_is_full_mesh;
   j["maximal_nvlink_cliques"] = nullptr;
   if (report.maximal_nvlink_cliques) {
@@ -306,12 +314,14 @@ nlohmann::json ToJson(const TopoReport& report) {
   j["non_nvlink_gpu_pairs"] = report.non_nvlink_gpu_pairs;
   j["nvlinks_listed_per_gpu_row_sum"] = json::object();
   for (int gpu = 0; gpu < report.gpus; ++gpu) {
-    j["nvlinks_listed_per_gpu_row_sum"][name(gpu)] = report.nvlink_row_sums[static_cast<size_t>(gpu)];
+    j["nvlinks_listed_per_gpu_row_sum"][name(gpu)] =
+        report.nvlink_row_sums[static_cast<size_t>(gpu)];
   }
   j["nearest_nic"] = json::object();
   for (size_t gpu = 0; gpu < report.nearest_nic.size(); ++gpu) {
     json nics = json::array();
-    for (const int nic : report.nearest_nic[gpu].nics) nics.push_back(report.nics[static_cast<size_t>(nic)]);
+    for (const int nic : report.nearest_nic[gpu].nics)
+      nics.push_back(report.nics[static_cast<size_t>(nic)]);
     j["nearest_nic"][name(static_cast<int>(gpu))] = {{"class", report.nearest_nic[gpu].link_class},
                                                      {"nics", std::move(nics)}};
   }

@@ -1,8 +1,12 @@
 #include "topologies/yaml_guard.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <exception>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -163,6 +167,48 @@ class YamlScan {
   bool line_blank_ = true;       // nothing but spaces on this line so far
 };
 
+/// Control characters but tab and line breaks; a lone carriage return is no break to yaml-cpp.
+Status CheckControls(std::string_view text, std::string_view source) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (static_cast<unsigned char>(c) >= 0x20 || c == '\t' || c == '\n') continue;
+    if (c == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;
+    return InvalidInput(
+        fmt::format("{}: line {}: found the control character 0x{:02X}; allowed: printable text; "
+                    "remove it",
+                    source, LineOf(text, i), static_cast<unsigned char>(c)));
+  }
+  return Status::Ok();
+}
+
+/// Takes the events of a document and does nothing.
+class IgnoreEvents : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+bool HasSecondDocument(std::string_view text) {
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    IgnoreEvents ignore;
+    return parser.HandleNextDocument(ignore) && parser.HandleNextDocument(ignore);
+  } catch (const std::exception&) {
+    return false;  // no YAML: the parser will say where
+  }
+}
+
 }  // namespace
 
 bool IsUtf8(std::string_view text) {
@@ -217,16 +263,14 @@ Status CheckJsonBounds(std::string_view text, std::string_view source) {
 
 Status CheckYamlBounds(std::string_view text, std::string_view source) {
   MW_RETURN_IF_ERROR(CheckTextBounds(text, source));
-  const auto* control = std::find_if(text.begin(), text.end(), [](char c) {
-    return static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r';
-  });
-  if (control != text.end()) {
-    const auto at = static_cast<size_t>(control - text.begin());
+  MW_RETURN_IF_ERROR(CheckControls(text, source));
+  MW_RETURN_IF_ERROR(YamlScan(text, source).Run());
+  if (HasSecondDocument(text)) {
     return InvalidInput(fmt::format(
-        "{}: line {}: found the control character 0x{:02X}; allowed: printable text; remove it",
-        source, LineOf(text, at), static_cast<unsigned char>(*control)));
+        "{}: found text after the first YAML document; allowed: one document; remove the rest",
+        source));
   }
-  return YamlScan(text, source).Run();
+  return Status::Ok();
 }
 
 }  // namespace meshwright

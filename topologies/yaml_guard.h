@@ -27,8 +27,10 @@ Status CheckTextBounds(std::string_view text, std::string_view source);
 Status CheckJsonBounds(std::string_view text, std::string_view source);
 
 /// CheckTextBounds, and: flow or block nesting deeper than kMaxNesting, more values than
-/// kMaxYamlValues, control characters (yaml-cpp stops reading at some of them), and anchors or
-/// aliases (which can make a short text expand without end, and which no format of ours needs).
+/// kMaxYamlValues, control characters (yaml-cpp stops reading at some of them), anchors or aliases
+/// (which can make a short text expand without end, and which no format of ours needs), and text
+/// after the first document (YAML::Load ignores it, YAML::LoadAll can loop on it). Other errors of
+/// syntax are left to the parser.
 Status CheckYamlBounds(std::string_view text, std::string_view source);
 
 }  // namespace meshwright

@@ -371,13 +371,7 @@ Result<ModelSpec> ParseModelYaml(std::string_view text, std::string_view source)
   const std::string name(source);
   MW_RETURN_IF_ERROR(CheckYamlBounds(text, source));
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
-    if (documents.size() != 1) {
-      return InvalidInput(
-          fmt::format("{}: found {} YAML documents; allowed: one; write one model a file", name,
-                      documents.size()));
-    }
-    return ReadModel(documents[0], name);
+    return ReadModel(YAML::Load(std::string(text)), name);
   } catch (const YAML::Exception& error) {
     return InvalidInput(fmt::format("{}: line {}: not valid YAML: {}; correct the syntax", name,
                                     error.mark.line + 1, error.msg));

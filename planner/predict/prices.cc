@@ -43,6 +43,22 @@ struct Prices::PathCache {
   int64_t queries = 0;                                    // guarded by mutex
 };
 
+std::string KernelName(OpKind kind, const OpAttributes& attributes) {
+  std::string name = RowOf(kind).name;
+  switch (kind) {
+    case OpKind::kNorm:
+    case OpKind::kNormApply:
+    case OpKind::kNormGrad:
+      return name + "." + ToString(attributes.norm);
+    case OpKind::kActivation:
+    case OpKind::kActivationGrad:
+      name += "." + ToString(attributes.activation);
+      return attributes.gated ? name + ".gated" : name;
+    default:
+      return name;
+  }
+}
+
 cost::Precision PrecisionOf(DType dtype) {
   switch (dtype) {
     case DType::kBf16:
@@ -65,7 +81,7 @@ cost::Work CostWork(const RankProgram& program, const Block& block, const Op& op
   work.flops = Flops(from.flops);
   work.read = Bytes(from.bytes_read);
   work.written = Bytes(from.bytes_written);
-  work.kernel = RowOf(op.kind).name;
+  work.kernel = KernelName(op.kind, op.attributes);
   switch (from.kind) {
     case WorkKind::kMatrixProduct:
       work.kind = cost::WorkKind::kGemm;
@@ -141,7 +157,7 @@ NodePrice Prices::PriceThreads(const RankProgram& program, const Block& block, c
   const int64_t n = path.ranks;
   cost::Work move;
   move.precision = PrecisionOf(from.dtype);
-  move.kernel = std::string(cost::ToString(KindOf(op.kind)));
+  move.kernel = KernelName(IsMessage(op.kind) ? OpKind::kSend : op.kind, op.attributes);
   move.read = Bytes(IsMessage(op.kind) ? bytes : bytes * n);
   move.written = Bytes(op.kind == OpKind::kReduceScatter ? bytes : move.read.value());
   const cost::OpPrice moved = model_->ExplainOp(move);

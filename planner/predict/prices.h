@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cost_models/collectives.h"
@@ -81,6 +82,10 @@ class Prices {
 /// rank's optimizer owns (1 / dp under ZeRO-1).
 cost::Work CostWork(const RankProgram& program, const Block& block, const Op& op,
                     double owned_share);
+
+/// Name of an op's kernel in CPU profiles: that of the kind, with the variant where it matters: "copy",
+/// "norm.rms_norm", "activation.silu.gated".
+std::string KernelName(OpKind kind, const OpAttributes& attributes);
 
 /// Number format of the arithmetic on `dtype`; integers count as fp32 (their ops only move memory).
 cost::Precision PrecisionOf(DType dtype);

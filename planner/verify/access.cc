@@ -53,10 +53,11 @@ BlockAccess::BlockAccess(const Block& block, const BlockOrder& order) : order_(o
       const int64_t end = t.offset + t.bytes();
       use.begin = std::min(use.begin, t.offset);
       use.end = std::max(use.end, end);
-      views_.push_back({use_of[region], t.offset, end, static_cast<int32_t>(i),
+      views_.push_back({use_of[region], t.offset, end, static_cast<int32_t>(i), o.tensor,
                         o.access != Access::kWrite, o.access != Access::kRead,
                         o.access == Access::kAccumulate,
-                        o.access != Access::kWrite && t.region == Region::kSaved});
+                        o.access != Access::kWrite && t.region == Region::kSaved,
+                        t.region == Region::kIn0 || t.region == Region::kIn1});
     }
   }
   alias_.resize(uses_.size());
@@ -123,29 +124,19 @@ void BlockAccess::AddSegments(AccessCluster& cluster, std::vector<View> views,
   }
   std::sort(ends.begin(), ends.end());
   ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
-  // Views of one op follow each other; an op reads before it writes.
   std::vector<std::vector<View>> covering(ends.size());
   for (const View& v : views) {
     const auto first = std::lower_bound(ends.begin(), ends.end(), v.begin) - ends.begin();
-    for (auto i = static_cast<size_t>(first); ends[i] < v.end; ++i) {
-      auto& here = covering[i];
-      if (here.empty() || here.back().op != v.op) {
-        here.push_back(v);
-        continue;
-      }
-      here.back().reads |= v.reads;
-      here.back().writes |= v.writes;
-      here.back().accumulates |= v.accumulates;
-      here.back().saved |= v.saved;
-    }
+    for (auto i = static_cast<size_t>(first); ends[i] < v.end; ++i) covering[i].push_back(v);
   }
   for (size_t i = 0; i + 1 < ends.size(); ++i) {
     if (covering[i].empty()) continue;
     AccessSegment segment;
     segment.begin = ends[i];
     segment.end = ends[i + 1];
-    if (!Follow(covering[i], segment) && !made.race) {
-      made.race = InnerRace{cluster.anchor, segment.begin};
+    const bool ordered = Follow(MergeOps(covering[i]), segment);
+    if ((!ordered || Clobbers(covering[i])) && !made.conflict) {
+      made.conflict = InnerConflict{cluster.anchor, segment.begin};
     }
     if (!cluster.segments.empty() && Continues(cluster.segments.back(), segment)) {
       cluster.segments.back().end = segment.end;
@@ -153,6 +144,47 @@ void BlockAccess::AddSegments(AccessCluster& cluster, std::vector<View> views,
       cluster.segments.push_back(std::move(segment));
     }
   }
+}
+
+/// One view an op, which reads if one of its views reads, and so on.
+std::vector<BlockAccess::View> BlockAccess::MergeOps(const std::vector<View>& views) {
+  std::vector<View> merged;
+  for (const View& v : views) {
+    if (merged.empty() || merged.back().op != v.op) {
+      merged.push_back(v);
+      continue;
+    }
+    merged.back().reads |= v.reads;
+    merged.back().writes |= v.writes;
+    merged.back().accumulates |= v.accumulates;
+    merged.back().saved |= v.saved;
+  }
+  return merged;
+}
+
+/// True when a tensor that the block has written, or its input, is read after another tensor has
+/// been written over it. Tensors put together from views that are written apart are not meant.
+bool BlockAccess::Clobbers(const std::vector<View>& views) {
+  std::vector<int32_t> written;
+  const auto has_written = [&](int32_t tensor) {
+    return std::find(written.begin(), written.end(), tensor) != written.end();
+  };
+  int32_t owner = -1;
+  for (size_t begin = 0; begin < views.size();) {
+    size_t end = begin;
+    for (; end < views.size() && views[end].op == views[begin].op; ++end) {
+      const View& v = views[end];  // an op reads before it writes
+      if (v.reads && owner >= 0 && owner != v.tensor && (v.input || has_written(v.tensor))) {
+        return true;
+      }
+    }
+    for (; begin < end; ++begin) {
+      if (!views[begin].writes) continue;
+      owner = views[begin].tensor;
+      if (!has_written(owner)) written.push_back(owner);
+    }
+  }
+  return false;
 }
 
 /// Walks the accesses of one byte range in issue order; false when two of them conflict.

@@ -46,8 +46,8 @@ struct AccessCluster {
   std::vector<AccessSegment> segments;
 };
 
-/// A conflict between two ops of one block.
-struct InnerRace {
+/// A conflict between ops of one block: a race, or a tensor overwritten while it is still read.
+struct InnerConflict {
   size_t anchor = 0;
   int64_t offset = 0;  ///< bytes from the base of the anchor region
 };
@@ -55,7 +55,7 @@ struct InnerRace {
 struct AccessTemplate {
   std::vector<std::pair<size_t, int64_t>> alias;  ///< per used region: anchor, offset from it
   std::vector<AccessCluster> clusters;
-  std::optional<InnerRace> race;
+  std::optional<InnerConflict> conflict;
 };
 
 /// Templates of one block, made as instances ask for them.
@@ -74,13 +74,16 @@ class BlockAccess {
     size_t use;  ///< index into uses_
     int64_t begin, end;
     int32_t op;
-    bool reads, writes, accumulates, saved;
+    int32_t tensor;
+    bool reads, writes, accumulates, saved, input;
   };
 
   void AliasOf(const Instance& instance);
   AccessTemplate Make() const;
   void AddSegments(AccessCluster& cluster, std::vector<View> views, AccessTemplate& made) const;
   bool Follow(const std::vector<View>& views, AccessSegment& segment) const;
+  static std::vector<View> MergeOps(const std::vector<View>& views);
+  static bool Clobbers(const std::vector<View>& views);
 
   const BlockOrder& order_;
   std::vector<RegionUse> uses_;

@@ -10,7 +10,7 @@ namespace meshwright::planner {
 namespace {
 
 Status Bad(const std::string& what) {
-  return Infeasible("blocks: " + what + "; views of a block must stay within what it declares");
+  return Infeasible(what + "; views of a block must stay within what it declares");
 }
 
 /// Views in the saved area and in scratch within the extents that the template of an item declares.
@@ -58,7 +58,7 @@ Status CheckBlocks(const Programs& programs) {
       }
       if (status.ok()) continue;
       return status.WithContext(fmt::format(
-          "{}, {}", verify::NameRanksOf(programs, static_cast<int32_t>(p)), FirstUse(program, b)));
+          "blocks: {}, {}", verify::NameRanksOf(programs, static_cast<int32_t>(p)), FirstUse(program, b)));
     }
   }
   return Status::Ok();

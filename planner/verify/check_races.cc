@@ -97,8 +97,8 @@ class RaceWalk {
     for (const Task& task : program_.tasks) {
       for (const Instance& instance : task.instances) {
         const AccessTemplate& access = accesses_[static_cast<size_t>(instance.block)].For(instance);
-        if (access.race) {
-          const int64_t at = instance.base[access.race->anchor] + access.race->offset;
+        if (access.conflict) {
+          const int64_t at = instance.base[access.conflict->anchor] + access.conflict->offset;
           return ByteRange{at, at + 1};
         }
         instances_.push_back({&task, &instance});

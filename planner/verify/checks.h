@@ -29,6 +29,9 @@ Status CheckAddresses(const Programs& programs);
 /// Parameter entries: local shape = global shape / cut, inside their bucket, none overlapping.
 Status CheckParameters(const Programs& programs);
 
+/// What a layer's backward reads from the slot is what its forward left there, tensor by tensor.
+Status CheckSaved(const Programs& programs);
+
 /// The k-th op on a communicator is the same collective on all its ranks, or a send that meets a
 /// receive of the same elements, dtype, micro-batch and direction.
 Status CheckMessages(const Programs& programs, const RankClasses& classes);
@@ -41,7 +44,8 @@ Status CheckDeadlock(const Programs& programs, const RankClasses& classes);
 /// Every two accesses to the same bytes of a rank, one of them writing, are ordered by streams and
 /// events, within a step and from one step to the next (more distant steps follow from those).
 /// Stale values are refused too: what a micro-batch reads from slots and buffers was written by the
-/// same micro-batch, and gradients start each step with a write. `use_templates` false: every op is
+/// same micro-batch, gradients start each step with a write, and within a block no tensor is read
+/// after another has been written over it. `use_templates` false: every op is
 /// taken alone instead of block by block; the slow reference of tests.
 Status CheckRaces(const Programs& programs, bool use_templates = true);
 

@@ -31,6 +31,7 @@ struct Cell {
   int64_t begin = 0;
   std::optional<Event> write;
   std::vector<Event> reads;  ///< since the write
+  std::vector<int32_t> written;  ///< tensors that the instance of `write` has written here, in order
 };
 
 class OpRaces {
@@ -120,7 +121,8 @@ class OpRaces {
         auto cell = std::lower_bound(cells_.begin(), cells_.end(), span.begin,
                                      [](const Cell& c, int64_t at) { return c.begin < at; });
         for (; cell != cells_.end() && cell->begin < span.end; ++cell) {
-          auto found = writes ? Write(*cell, event, clock) : Read(*cell, event, clock, t, o.access);
+          auto found = writes ? Write(*cell, event, clock, o.tensor)
+                              : Read(*cell, event, clock, o);
           if (found) return fmt::format("{} (tensor {})", *found, t.name);
         }
       }
@@ -133,15 +135,29 @@ class OpRaces {
            clock[static_cast<size_t>(earlier.stream)] >= earlier.position;
   }
 
+  static bool SameInstance(const Event& a, const Event& b) {
+    return a.step == b.step && a.place.task == b.place.task && a.place.instance == b.place.instance;
+  }
+
   std::optional<std::string> Read(Cell& cell, const Event& event, const Clock& clock,
-                                  const TensorView& t, planner::Access access) {
+                                  const Operand& operand) {
+    const TensorView& t =
+        BlockAt(program_, event.place).tensors[static_cast<size_t>(operand.tensor)];
     if (cell.write && !Ordered(*cell.write, event, clock)) {
       return Race(*cell.write, "writes", event, "reads", cell);
+    }
+    if (cell.write && SameInstance(*cell.write, event) && cell.written.back() != operand.tensor) {
+      const bool input = t.region == Region::kIn0 || t.region == Region::kIn1;
+      const auto& w = cell.written;
+      if (input || std::find(w.begin(), w.end(), operand.tensor) != w.end()) {
+        return Clobbered(cell, event);
+      }
     }
     const AreaRule rule = RuleAt(program_.arena, cell.begin);
     const Toucher writer = cell.write ? ToucherOf(*cell.write) : Toucher{};
     const Toucher reader = ToucherOf(event);
-    const ReadKind kind{access == planner::Access::kAccumulate, t.region == Region::kSaved};
+    const ReadKind kind{operand.access == planner::Access::kAccumulate,
+                        t.region == Region::kSaved};
     if (!ReadIsCurrent(rule, writer, reader, kind)) {
       return fmt::format("{} {} at byte {} of the arena; give live values their own slot or buffer, "
                          "or put the writer in front",
@@ -151,13 +167,16 @@ class OpRaces {
     return std::nullopt;
   }
 
-  std::optional<std::string> Write(Cell& cell, const Event& event, const Clock& clock) {
+  std::optional<std::string> Write(Cell& cell, const Event& event, const Clock& clock,
+                                   int32_t tensor) {
     if (cell.write && !Ordered(*cell.write, event, clock)) {
       return Race(*cell.write, "writes", event, "writes", cell);
     }
     for (const Event& read : cell.reads) {
       if (!Ordered(read, event, clock)) return Race(read, "reads", event, "writes", cell);
     }
+    if (!cell.write || !SameInstance(*cell.write, event)) cell.written.clear();
+    cell.written.push_back(tensor);
     cell.write = event;
     cell.reads.clear();
     return std::nullopt;
@@ -166,6 +185,15 @@ class OpRaces {
   Toucher ToucherOf(const Event& event) const {
     return {&program_.tasks[static_cast<size_t>(event.place.task)],
             InstanceAt(program_, event.place).layer, event.step};
+  }
+
+  std::string Clobbered(const Cell& cell, const Event& event) const {
+    const TensorView& over =
+        BlockAt(program_, event.place).tensors[static_cast<size_t>(cell.written.back())];
+    return fmt::format("{} reads byte {} of the arena, which {} has overwritten with tensor {}; "
+                       "give live tensors separate memory",
+                       NameOp(program_, event.place), cell.begin,
+                       NameOp(program_, cell.write->place), over.name);
   }
 
   std::string Race(const Event& a, const char* what_a, const Event& b, const char* what_b,

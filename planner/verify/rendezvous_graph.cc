@@ -62,31 +62,51 @@ std::optional<RendezvousGraph::Stop> RendezvousGraph::Run() const {
 
 RendezvousGraph::Stop RendezvousGraph::Explain(const std::vector<int32_t>& meeting,
                                                const std::vector<bool>& done) const {
-  // One reason for each stuck meeting, the first given; a lonely op is a reason of its own.
-  std::vector<int32_t> reason(done.size(), -1);
-  std::vector<int32_t> lonely(done.size(), -1);
   const auto at = [&](int32_t op) { return static_cast<size_t>(meeting[static_cast<size_t>(op)]); };
-  for (size_t i = 0; i < orders_.size(); ++i) {
-    if (!done[at(orders_[i].op)] && !done[at(orders_[i].earlier)] && reason[at(orders_[i].op)] < 0) {
-      reason[at(orders_[i].op)] = static_cast<int32_t>(i);
-    }
+  // What a stuck op waits for (the first given), and an op of each stuck meeting that waits.
+  std::vector<int32_t> waits_for(static_cast<size_t>(ops_), -1);
+  std::vector<int32_t> waiting(done.size(), -1);
+  std::vector<int32_t> lonely(done.size(), -1);
+  for (const Order& o : orders_) {
+    if (done[at(o.op)] || done[at(o.earlier)]) continue;
+    if (waits_for[static_cast<size_t>(o.op)] < 0) waits_for[static_cast<size_t>(o.op)] = o.earlier;
+    if (waiting[at(o.op)] < 0) waiting[at(o.op)] = o.op;
   }
   for (int32_t op : lonely_) lonely[at(op)] = op;
 
-  Stop stop;
+  // Go from op to what it waits for, on the same participant as long as that one waits, until a
+  // meeting comes again.
+  std::vector<Stop::Link> path;
   std::vector<int32_t> seen_at(done.size(), -1);
-  auto m = static_cast<size_t>(std::find(done.begin(), done.end(), false) - done.begin());
-  while (seen_at[m] < 0) {
-    seen_at[m] = static_cast<int32_t>(stop.links.size());
-    if (reason[m] < 0) {
+  Stop stop;
+  int32_t op = static_cast<int32_t>(
+      std::find_if(meeting.begin(), meeting.end(),
+                   [&](int32_t m) { return !done[static_cast<size_t>(m)]; }) -
+      meeting.begin());
+  while (seen_at[at(op)] < 0) {
+    const size_t m = at(op);
+    seen_at[m] = static_cast<int32_t>(path.size());
+    if (lonely[m] >= 0) {
       stop.lonely = lonely[m];
-      return stop;
+      break;
     }
-    const Order& o = orders_[static_cast<size_t>(reason[m])];
-    stop.links.push_back({o.op, o.earlier});
-    m = at(o.earlier);
+    if (waits_for[static_cast<size_t>(op)] < 0) op = waiting[m];
+    path.push_back({op, waits_for[static_cast<size_t>(op)]});
+    op = path.back().earlier;
   }
-  stop.links.erase(stop.links.begin(), stop.links.begin() + seen_at[m]);
+  if (stop.lonely < 0) path.erase(path.begin(), path.begin() + seen_at[at(op)]);
+  for (const Stop::Link& link : path) {
+    if (!stop.links.empty() && stop.links.back().earlier == link.op) {
+      stop.links.back().earlier = link.earlier;
+    } else {
+      stop.links.push_back(link);
+    }
+  }
+  if (stop.lonely < 0 && stop.links.size() > 1 &&
+      stop.links.back().earlier == stop.links.front().op) {
+    stop.links.front().op = stop.links.back().op;
+    stop.links.pop_back();
+  }
   return stop;
 }
 

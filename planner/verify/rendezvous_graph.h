@@ -19,8 +19,9 @@ class RendezvousGraph {
   void Meet(const std::vector<int32_t>& ops);
   void Lonely(int32_t op);
 
-  /// Why the execution stops: `op` waits for `earlier` of the same participant, which meets the
-  /// `op` of the next link. The last link leads back to the first, or to `lonely`.
+  /// Why the execution stops: `op` waits for `earlier` of the same participant (directly or through
+  /// others of its ops), which meets the `op` of the next link. The last link leads back to the
+  /// first, or to `lonely`.
   struct Stop {
     struct Link {
       int32_t op = 0;

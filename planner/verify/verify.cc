@@ -12,6 +12,7 @@ Status Verify(const Programs& programs, const VerifyLimits& limits) {
   MW_RETURN_IF_ERROR(CheckBlocks(programs));
   MW_RETURN_IF_ERROR(CheckParameters(programs));
   MW_RETURN_IF_ERROR(CheckAddresses(programs));
+  MW_RETURN_IF_ERROR(CheckSaved(programs));
   const RankClasses classes = limits.fold ? FoldRanks(programs) : SeparateRanks(programs);
   MW_RETURN_IF_ERROR(CheckMessages(programs, classes));
   MW_RETURN_IF_ERROR(CheckDeadlock(programs, classes));

@@ -315,7 +315,8 @@ INSTANTIATE_TEST_SUITE_P(
               "m.yaml: line 2: found a YAML anchor ('&'); allowed: plain values; write the value "
               "out, or quote the text"},
         Wrong{"two_documents", std::string(kGood) + "---\n" + kGood,
-              "m.yaml: found 2 YAML documents; allowed: one; write one model a file"},
+              "m.yaml: found text after the first YAML document; allowed: one document; remove the "
+              "rest"},
         Wrong{"no_mapping", "- 1\n",
               "m.yaml: line 1, field (document): found a list; allowed: a mapping of fields; write "
               "`field: value` lines"}),

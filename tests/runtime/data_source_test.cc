@@ -46,7 +46,8 @@ class DataSourceTest : public testing::Test {
     o.global_batch = global_batch;
     return o;
   }
-  static std::vector<int32_t> Read(DataSource& source, int64_t step, int64_t sample, int64_t sequence) {
+  static std::vector<int32_t> Read(DataSource& source, int64_t step, int64_t sample,
+                                   int64_t sequence) {
     std::vector<int32_t> tokens(static_cast<size_t>(sequence + 1), -1);
     const Status status = source.Read(step, sample, sequence, tokens.data());
     EXPECT_TRUE(status.ok()) << status.message();
@@ -141,9 +142,10 @@ TEST_F(DataSourceTest, TokenFilesAreLittleEndianOfEitherWidth) {
 
   // The ending and the option each decide the width.
   o.vocab = 1000;
-  for (const auto& [name, format, width] :
-       {std::tuple{"a.u16", DataFormat::kAuto, 2}, {"a.u32", DataFormat::kAuto, 4},
-        {"b.bin", DataFormat::kTokens32, 4}, {"b.txt", DataFormat::kTokens16, 2}}) {
+  for (const auto& [name, format, width] : {std::tuple{"a.u16", DataFormat::kAuto, 2},
+                                            {"a.u32", DataFormat::kAuto, 4},
+                                            {"b.bin", DataFormat::kTokens32, 4},
+                                            {"b.txt", DataFormat::kTokens16, 2}}) {
     o.path = WriteIds(name, {1, 2, 3, 4, 999}, width);
     o.format = format;
     auto source = OpenDataSource(o);
@@ -216,8 +218,8 @@ TEST_F(DataSourceTest, FileThatShrinksDuringTheRunIsAnError) {
 }
 
 TEST_F(DataSourceTest, FormatNamesRoundTrip) {
-  for (auto f : {DataFormat::kAuto, DataFormat::kBytes, DataFormat::kTokens16, DataFormat::kTokens32,
-                 DataFormat::kMock}) {
+  for (auto f : {DataFormat::kAuto, DataFormat::kBytes, DataFormat::kTokens16,
+                 DataFormat::kTokens32, DataFormat::kMock}) {
     EXPECT_EQ(*ParseDataFormat(ToString(f)), f);
   }
   EXPECT_FALSE(ParseDataFormat("parquet").ok());
@@ -226,9 +228,10 @@ TEST_F(DataSourceTest, FormatNamesRoundTrip) {
 TEST_F(DataSourceTest, UnigramEntropy) {
   EXPECT_NEAR(*UnigramEntropyNats(Write("a", "aaaa")), 0.0, 1e-15);
   EXPECT_NEAR(*UnigramEntropyNats(Write("ab", "abab")), std::log(2.0), 1e-15);
-  EXPECT_NEAR(*UnigramEntropyNats(Write("aab", "aaab")), 0.75 * std::log(4.0 / 3.0) + 0.25 * std::log(4.0),
-              1e-15);
-  EXPECT_EQ(UnigramEntropyNats((directory_ / "missing").string()).status().code(), StatusCode::kNotFound);
+  EXPECT_NEAR(*UnigramEntropyNats(Write("aab", "aaab")),
+              0.75 * std::log(4.0 / 3.0) + 0.25 * std::log(4.0), 1e-15);
+  EXPECT_EQ(UnigramEntropyNats((directory_ / "missing").string()).status().code(),
+            StatusCode::kNotFound);
 }
 
 }  // namespace

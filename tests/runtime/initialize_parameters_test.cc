@@ -33,8 +33,8 @@ ParameterEntry MakeEntry(const char* name, std::vector<int64_t> global, int32_t 
   return e;
 }
 
-/// A fused qkv with two kv heads (copied beyond tp 2), a matrix cut by columns, a padded vocabulary,
-/// a replicated matrix, norm weights and a bias.
+/// A fused qkv with two kv heads (copied beyond tp 2), a matrix cut by columns, a padded
+/// vocabulary, a replicated matrix, norm weights and a bias.
 planner::RankProgram MakeProgram(int64_t tp, DType dtype) {
   const int64_t copies = tp > 2 ? tp / 2 : 1;
   planner::RankProgram program;
@@ -121,8 +121,9 @@ TEST(InitializeParameters, SplitsReassembleToTheSameModel) {
           for (int64_t i = 0; i < s.length; ++i) {
             if (e.axis == 1) {
               for (int64_t row = 0; row < e.local_shape[0]; ++row) {
-                EXPECT_EQ(local[static_cast<size_t>(e.offset + row * local_width + s.local_begin + i)],
-                          expected[static_cast<size_t>(base + row * width + s.global_begin + i)])
+                EXPECT_EQ(
+                    local[static_cast<size_t>(e.offset + row * local_width + s.local_begin + i)],
+                    expected[static_cast<size_t>(base + row * width + s.global_begin + i)])
                     << e.name;
               }
             } else {

@@ -1,5 +1,6 @@
-// Runs single kernels on named tensors: makes the block, op and arena around them. Every tensor starts
-// as NaN, so that a kernel which reads what it must write, or leaves a part unwritten, shows.
+// Runs single kernels on named tensors: makes the block, op and arena around them. Every tensor
+// starts as NaN, so that a kernel which reads what it must write, or leaves a part unwritten,
+// shows.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,14 +40,17 @@ class KernelHarness {
   planner::DType dtype() const { return dtype_; }
 
   /// New tensor of the harness's dtype, all NaN.
-  void Add(const std::string& name, std::vector<int64_t> shape) { Add(name, std::move(shape), dtype_); }
+  void Add(const std::string& name, std::vector<int64_t> shape) {
+    Add(name, std::move(shape), dtype_);
+  }
   void Add(const std::string& name, std::vector<int64_t> shape, planner::DType dtype) {
     planner::TensorView view;
     view.name = name;
     view.dtype = dtype;
     view.shape = std::move(shape);
     view.offset = static_cast<int64_t>(arena_.size());
-    arena_.resize(arena_.size() + static_cast<size_t>((view.bytes() + 63) / 64 * 64), std::byte{0xFF});
+    arena_.resize(arena_.size() + static_cast<size_t>((view.bytes() + 63) / 64 * 64),
+                  std::byte{0xFF});
     block_.tensors.push_back(view);
   }
   /// New tensor with given values.
@@ -62,7 +66,8 @@ class KernelHarness {
     Add(name, {1}, planner::DType::kI64);
     std::memcpy(At(name), &value, sizeof(value));
   }
-  void AddInts(const std::string& name, std::vector<int64_t> shape, const std::vector<int32_t>& values) {
+  void AddInts(const std::string& name, std::vector<int64_t> shape,
+               const std::vector<int32_t>& values) {
     Add(name, std::move(shape), planner::DType::kI32);
     std::memcpy(At(name), values.data(), values.size() * sizeof(int32_t));
   }
@@ -138,7 +143,9 @@ class KernelHarness {
     ADD_FAILURE() << "no tensor " << name;
     std::abort();
   }
-  const planner::TensorView& View(const std::string& name) const { return block_.tensors[Index(name)]; }
+  const planner::TensorView& View(const std::string& name) const {
+    return block_.tensors[Index(name)];
+  }
   std::byte* At(const std::string& name) {
     return arena_.data() + static_cast<size_t>(View(name).offset);
   }

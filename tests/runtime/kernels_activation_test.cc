@@ -32,16 +32,19 @@ class ActivationTest : public testing::TestWithParam<std::tuple<Activation, bool
 
 TEST_P(ActivationTest, GradientMatchesDifferencesAndRepeatsTheValue) {
   Loss();
-  ASSERT_TRUE(h_.Run(OpKind::kActivationGrad, {{"u", "u"}, {"ds", "ds"}, {"du", "du"}, {"s", "s2"}}).ok());
+  ASSERT_TRUE(
+      h_.Run(OpKind::kActivationGrad, {{"u", "u"}, {"ds", "ds"}, {"du", "du"}, {"s", "s2"}}).ok());
   EXPECT_EQ(h_.Get("s2"), h_.Get("s"));
-  ExpectGradient(h_, "u", [&] { return Loss(); }, h_.Get("du"));
+  ExpectGradient(
+      h_, "u", [&] { return Loss(); }, h_.Get("du"));
 }
 
 TEST_P(ActivationTest, GradientMayLieOverItsInputs) {
   Loss();
   ASSERT_TRUE(h_.Run(OpKind::kActivationGrad, {{"u", "u"}, {"ds", "ds"}, {"du", "du"}}).ok());
   const auto du = h_.Get("du"), s = h_.Get("s");
-  ASSERT_TRUE(h_.Run(OpKind::kActivationGrad, {{"u", "u"}, {"ds", "ds"}, {"du", "u"}, {"s", "ds"}}).ok());
+  ASSERT_TRUE(
+      h_.Run(OpKind::kActivationGrad, {{"u", "u"}, {"ds", "ds"}, {"du", "u"}, {"s", "ds"}}).ok());
   EXPECT_EQ(h_.Get("u"), du);
   EXPECT_EQ(h_.Get("ds"), s);
 }

@@ -43,9 +43,9 @@ KernelHarness MakeAttention(const Shape& s, DType dtype = DType::kF64) {
 
 void Forward(KernelHarness& h) {
   h.Poison("workspace");
-  ASSERT_TRUE(
-      h.Run(OpKind::kAttention, {{"qkv", "qkv"}, {"o", "o"}, {"lse", "lse"}, {"workspace", "workspace"}})
-          .ok());
+  ASSERT_TRUE(h.Run(OpKind::kAttention,
+                    {{"qkv", "qkv"}, {"o", "o"}, {"lse", "lse"}, {"workspace", "workspace"}})
+                  .ok());
 }
 void Backward(KernelHarness& h) {
   h.Poison("workspace");
@@ -220,7 +220,8 @@ TEST(RotaryKernel, TurnsPairsOfQueriesAndKeysByPosition) {
   for (int64_t t = 0; t < s.tokens(); ++t) {
     for (int64_t head = 0; head < s.heads + s.kv_heads; ++head) {
       for (int64_t i = 0; i < 3; ++i) {
-        const double angle = static_cast<double>(t / s.batch) * std::pow(100.0, -2.0 * static_cast<double>(i) / 6);
+        const double angle =
+            static_cast<double>(t / s.batch) * std::pow(100.0, -2.0 * static_cast<double>(i) / 6);
         double& x = expected[static_cast<size_t>(t * s.packed() + head * 6 + i)];
         double& y = expected[static_cast<size_t>(t * s.packed() + head * 6 + i + 3)];
         const double x0 = x, y0 = y;

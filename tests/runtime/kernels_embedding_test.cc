@@ -35,7 +35,8 @@ TEST(EmbeddingKernel, RanksSumToTheWholeTable) {
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += y[i];
     }
     for (size_t i = 0; i < sum.size(); ++i) {
-      EXPECT_EQ(sum[i], table[static_cast<size_t>(kIds[i / kWidth]) * kWidth + i % kWidth]) << "tp " << tp;
+      EXPECT_EQ(sum[i], table[static_cast<size_t>(kIds[i / kWidth]) * kWidth + i % kWidth])
+          << "tp " << tp;
     }
   }
 }
@@ -48,7 +49,8 @@ TEST(EmbeddingKernel, GradientGathersRowsAndAccumulates) {
       for (bool first : {true, false}) {
         h.first_micro_batch = first;
         ASSERT_TRUE(
-            h.Run(OpKind::kEmbedGrad, {{"tokens", "tokens"}, {"dy", "dy"}, {"weight_grad", "dw"}}).ok());
+            h.Run(OpKind::kEmbedGrad, {{"tokens", "tokens"}, {"dy", "dy"}, {"weight_grad", "dw"}})
+                .ok());
       }
       const auto dw = h.Get("dw");
       whole.insert(whole.end(), dw.begin(), dw.end());
@@ -94,7 +96,8 @@ TEST(PositionsKernel, AddsAndGathersByGlobalPosition) {
       for (size_t i = 0; i < dp.size(); ++i) gradient[i] += dp[i];
     }
     std::vector<double> expected(5 * kWidth, 0.0);
-    for (size_t i = 0; i < dy.size(); ++i) expected[i / (2 * kWidth) * kWidth + i % kWidth] += 2 * dy[i];
+    for (size_t i = 0; i < dy.size(); ++i)
+      expected[i / (2 * kWidth) * kWidth + i % kWidth] += 2 * dy[i];
     ExpectClose(gradient, expected, 1e-15, "positions gradient");
   }
 }
@@ -126,7 +129,8 @@ TEST(CountKernel, CountsUnmaskedLabelsAndInverts) {
 TEST(KernelTable, EveryComputingKindHasAKernelAndNoOtherHas) {
   for (size_t k = 0; k < planner::kOpKindCount; ++k) {
     const auto kind = static_cast<OpKind>(k);
-    const bool elsewhere = planner::IsCollective(kind) || planner::IsMessage(kind) || planner::IsHost(kind);
+    const bool elsewhere =
+        planner::IsCollective(kind) || planner::IsMessage(kind) || planner::IsHost(kind);
     EXPECT_EQ(CpuKernels().kernels[k] == nullptr, elsewhere) << planner::ToString(kind);
   }
   EXPECT_EQ(CpuKernels().device, "cpu");
@@ -138,7 +142,8 @@ TEST(KernelTable, Bf16IsRefusedByNameOfOpAndTensor) {
   h.Add("out", {2}, DType::kBf16);
   const Status status = h.Run(OpKind::kAdd, {{"a", "a"}, {"b", "a"}, {"out", "out"}});
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_NE(status.message().find("op add: tensor a is bf16"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("op add: tensor a is bf16"), std::string::npos)
+      << status.message();
 }
 
 }  // namespace

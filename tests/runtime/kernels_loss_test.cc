@@ -34,8 +34,9 @@ Losses LossOf(const std::vector<double>& logits, int64_t tp, DType dtype = DType
     h.Add("logits", {kRows, columns}, local);
     h.AddInts("labels", {kRows, 1}, kLabels);
     h.Add("stats", {kRows, 3});
-    EXPECT_TRUE(
-        h.Run(OpKind::kSoftmaxStats, {{"logits", "logits"}, {"labels", "labels"}, {"stats", "stats"}}).ok());
+    EXPECT_TRUE(h.Run(OpKind::kSoftmaxStats,
+                      {{"logits", "logits"}, {"labels", "labels"}, {"stats", "stats"}})
+                    .ok());
     const auto stats = h.Get("stats");
     gathered.insert(gathered.end(), stats.begin(), stats.end());
   }
@@ -91,9 +92,11 @@ TEST_P(LossTest, LossAndGradientAreThoseOfTheTrueVocabulary) {
     numeric[i] = (Reference(up) - Reference(down)) / 2e-5 * kInverse;
   }
   ExpectClose(result.dlogits, numeric, 1e-8, "dlogits");
-  for (size_t j = 0; j < kPadded; ++j) EXPECT_EQ(result.dlogits[2 * kPadded + j], 0.0) << "masked row";
+  for (size_t j = 0; j < kPadded; ++j)
+    EXPECT_EQ(result.dlogits[2 * kPadded + j], 0.0) << "masked row";
   for (size_t row = 0; row < kRows; ++row) {
-    for (size_t j = kVocab; j < kPadded; ++j) EXPECT_EQ(result.dlogits[row * kPadded + j], 0.0) << "padding";
+    for (size_t j = kVocab; j < kPadded; ++j)
+      EXPECT_EQ(result.dlogits[row * kPadded + j], 0.0) << "padding";
   }
 }
 
@@ -137,9 +140,11 @@ TEST(LossKernel, RowChunksUseTheirOwnLabels) {
     h.attributes.row_begin = begin;
     const std::string name = "logits" + std::to_string(begin);
     h.Add(name, {2, kPadded},
-          std::vector<double>(logits.begin() + begin * kPadded, logits.begin() + (begin + 2) * kPadded));
+          std::vector<double>(logits.begin() + begin * kPadded,
+                              logits.begin() + (begin + 2) * kPadded));
     ASSERT_TRUE(
-        h.Run(OpKind::kSoftmaxStats, {{"logits", name}, {"labels", "labels"}, {"stats", "stats"}}).ok());
+        h.Run(OpKind::kSoftmaxStats, {{"logits", name}, {"labels", "labels"}, {"stats", "stats"}})
+            .ok());
     ASSERT_TRUE(h.Run(OpKind::kCrossEntropyGrad, {{"stats", "stats"},
                                                   {"labels", "labels"},
                                                   {"logits", name},
@@ -161,10 +166,11 @@ TEST(LossKernel, LabelOutsideTheVocabularyIsRefused) {
     h.Add("logits", {1, kPadded}, Random(kPadded, 1));
     h.AddInts("labels", {1, 1}, {label});
     h.Add("stats", {1, 3});
-    const Status status =
-        h.Run(OpKind::kSoftmaxStats, {{"logits", "logits"}, {"labels", "labels"}, {"stats", "stats"}});
+    const Status status = h.Run(OpKind::kSoftmaxStats,
+                                {{"logits", "logits"}, {"labels", "labels"}, {"stats", "stats"}});
     EXPECT_EQ(status.code(), StatusCode::kRunFailed);
-    EXPECT_NE(status.message().find("label " + std::to_string(label)), std::string::npos) << status.message();
+    EXPECT_NE(status.message().find("label " + std::to_string(label)), std::string::npos)
+        << status.message();
   }
 }
 

@@ -69,7 +69,8 @@ class NormTest : public testing::TestWithParam<Case> {
 
 TEST_P(NormTest, MatchesDefinition) {
   Forward();
-  const auto r = h_.Get("r"), delta = h_.Get("delta"), gamma = h_.Get("gamma"), beta = h_.Get("beta");
+  const auto r = h_.Get("r"), delta = h_.Get("delta"), gamma = h_.Get("gamma"),
+             beta = h_.Get("beta");
   std::vector<double> r1(r), n(r.size());
   for (int64_t row = 0; row < kRows; ++row) {
     double mean = 0, square = 0;
@@ -84,7 +85,8 @@ TEST_P(NormTest, MatchesDefinition) {
     for (int64_t j = 0; j < kWidth; ++j) {
       const auto i = static_cast<size_t>(row * kWidth + j);
       const auto k = static_cast<size_t>(j);
-      n[i] = (r1[i] - mean) * rstd * (gamma[k] + (GetParam().one_plus ? 1 : 0)) + (layer_ ? beta[k] : 0);
+      n[i] = (r1[i] - mean) * rstd * (gamma[k] + (GetParam().one_plus ? 1 : 0)) +
+             (layer_ ? beta[k] : 0);
     }
   }
   ExpectClose(h_.Get("r1"), r1, 0, "r1");
@@ -93,9 +95,10 @@ TEST_P(NormTest, MatchesDefinition) {
 
 TEST_P(NormTest, ApplyRepeatsTheForwardBitForBit) {
   Forward();
-  ASSERT_TRUE(h_.Run(OpKind::kNormApply,
-                     With({{"r1", "r1"}, {"stat", "stat"}, {"gamma", "gamma"}, {"n", "n2"}}, "beta"))
-                  .ok());
+  ASSERT_TRUE(
+      h_.Run(OpKind::kNormApply,
+             With({{"r1", "r1"}, {"stat", "stat"}, {"gamma", "gamma"}, {"n", "n2"}}, "beta"))
+          .ok());
   EXPECT_EQ(h_.Get("n2"), h_.Get("n"));
 }
 
@@ -128,7 +131,8 @@ TEST_P(NormTest, OutputsMayLieOverInputs) {
   Forward();
   h_.first_micro_batch = true;
   Backward();
-  const auto n = h_.Get("n"), r1 = h_.Get("r1"), dr_out = h_.Get("dr_out"), gamma = h_.Get("gamma_grad");
+  const auto n = h_.Get("n"), r1 = h_.Get("r1"), dr_out = h_.Get("dr_out"),
+             gamma = h_.Get("gamma_grad");
   // dr_out over dr_in.
   h_.Alias("dr_out", "dr_in");
   Backward();
@@ -144,6 +148,19 @@ TEST_P(NormTest, OutputsMayLieOverInputs) {
     EXPECT_EQ(h_.Get("r1"), r1);
     EXPECT_EQ(h_.Get("n"), n);
   }
+}
+
+TEST_P(NormTest, WithoutDeltaTheSumMayBeAbsent) {
+  std::vector<std::vector<double>> results;
+  for (bool with_sum : {true, false}) {
+    KernelHarness::Bindings b = {{"r", "r"}, {"gamma", "gamma"}, {"n", "n"}, {"stat", "stat"}};
+    if (with_sum) b.emplace_back("r1", "r1");
+    h_.Poison("n");
+    ASSERT_TRUE(h_.Run(OpKind::kNorm, With(b, "beta")).ok());
+    results.push_back(h_.Get("n"));
+  }
+  EXPECT_EQ(h_.Get("r1"), h_.Get("r"));
+  EXPECT_EQ(results[0], results[1]);
 }
 
 TEST_P(NormTest, WithoutResidualGradientTheGradientIsThatOfTheNormAlone) {

@@ -10,8 +10,9 @@ using planner::Sharding;
 
 // ---- squared norm ----
 
-/// One bucket at element offset 8: a matrix [6, 4] cut by columns (axis 1), a fused one [8 + 2, 3] cut
-/// by rows whose second part has two copies, a replicated vector [5], and a tied copy [4]; padded.
+/// One bucket at element offset 8: a matrix [6, 4] cut by columns (axis 1), a fused one [8 + 2, 3]
+/// cut by rows whose second part has two copies, a replicated vector [5], and a tied copy [4];
+/// padded.
 struct Layout {
   std::vector<ParameterEntry> entries;
   int64_t elements = 0;
@@ -62,7 +63,8 @@ double NormOfAllRanks(int64_t tp, int64_t dp, Sharding sharding) {
       h.rank().grid.dp = dp;
       h.rank().grid.sharding = sharding;
       h.attributes.bucket = 1;
-      std::vector<double> gradient(static_cast<size_t>(layout.elements), 1e6);  // gaps must not count
+      std::vector<double> gradient(static_cast<size_t>(layout.elements),
+                                   1e6);  // gaps must not count
       for (const ParameterEntry& e : layout.entries) {
         if (e.bucket != 1) continue;
         const int64_t columns = e.local_shape.size() > 1 ? e.local_shape[1] : 1;
@@ -204,8 +206,8 @@ KernelHarness MakeOptimizer(planner::OptimizerKind kind, int64_t dp, int64_t dp_
 TEST(OptimizerKernel, AdamWByHand) {
   KernelHarness h = MakeOptimizer(planner::OptimizerKind::kAdamW, 1, 0);
   ASSERT_TRUE(h.Run(OpKind::kOptimizerStep, OptimizerBindings(true)).ok());
-  // First step, first element: g = 0.1 * 0.5 = 0.05, m = 0.005, v = 0.000125; both corrections undo the
-  // factors: update = 0.05 / (0.05 + 1e-8); p = 1 - 0.01 * (update + 0.1 * 1).
+  // First step, first element: g = 0.1 * 0.5 = 0.05, m = 0.005, v = 0.000125; both corrections undo
+  // the factors: update = 0.05 / (0.05 + 1e-8); p = 1 - 0.01 * (update + 0.1 * 1).
   const double update1 = 0.05 / (0.05 + 1e-8);
   EXPECT_NEAR(h.Get("p")[0], 1.0 - 0.01 * (update1 + 0.1), 1e-15);
   EXPECT_NEAR(h.Get("p")[4], 3.0 + 0.01 * (0.25 / (0.25 + 1e-8)), 1e-15);  // not decayed
@@ -244,7 +246,8 @@ TEST(OptimizerKernel, ShardsTogetherEqualTheWhole) {
           if (i / (8 / dp) == r) {
             gathered.push_back(p[static_cast<size_t>(i)]);
           } else {
-            EXPECT_EQ(p[static_cast<size_t>(i)], before[static_cast<size_t>(i)]) << "other rank's shard";
+            EXPECT_EQ(p[static_cast<size_t>(i)], before[static_cast<size_t>(i)])
+                << "other rank's shard";
           }
         }
       }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 #include <set>
 
@@ -37,8 +38,6 @@ Cluster FromTopo(const std::string& text, const std::string& gpu, int nodes = 1,
   return *cluster;
 }
 
-double GBps(BytesPerSecond rate) { return rate.value() / 1e9; }
-
 GroupPath GroupOf(const Cluster& cluster, const Ids& devices) {
   const auto group = cluster.Group(devices);
   EXPECT_TRUE(group.ok()) << group.status().message();
@@ -49,12 +48,15 @@ GroupPath GroupOf(const Cluster& cluster, const Ids& devices) {
 std::string Matrix(int gpus, const std::vector<std::string>& nics,
                    const std::function<std::string(int, int)>& word) {
   const int n = gpus + static_cast<int>(nics.size());
-  const auto name = [&](int i) { return i < gpus ? "GPU" + std::to_string(i) : nics[static_cast<size_t>(i - gpus)]; };
+  const auto name = [&](int i) {
+    return i < gpus ? "GPU" + std::to_string(i) : nics[static_cast<size_t>(i - gpus)];
+  };
   std::string text;
   for (int i = 0; i < n; ++i) text += "\t" + name(i);
   for (int i = 0; i < n; ++i) {
     text += "\n" + name(i);
-    for (int j = 0; j < n; ++j) text += "\t" + (i == j ? " X " : word(std::min(i, j), std::max(i, j)));
+    for (int j = 0; j < n; ++j)
+      text += "\t" + (i == j ? " X " : word(std::min(i, j), std::max(i, j)));
   }
   return text + "\n";
 }
@@ -91,17 +93,19 @@ TEST(ClusterTest, UnlikeHosts) {
 }
 
 TEST(ClusterTest, NvlinkIslands) {
-  EXPECT_EQ(Shipped("dgx-h100", 2).NvlinkIslands(1), (std::vector<Ids>{{8, 9, 10, 11, 12, 13, 14, 15}}));
+  EXPECT_EQ(Shipped("dgx-h100", 2).NvlinkIslands(1),
+            (std::vector<Ids>{{8, 9, 10, 11, 12, 13, 14, 15}}));
   EXPECT_EQ(Shipped("l40s-8").NvlinkIslands(0).size(), 8U);
   EXPECT_EQ(Shipped("gb200-nvl72").NvlinkIslands(7)[0].size(), 72U);
   const auto pairs = [](int a, int b) { return b - a == 2 ? "NV4" : "PHB"; };
-  EXPECT_EQ(FromTopo(Matrix(4, {}, pairs), "RTX-3090").NvlinkIslands(0), (std::vector<Ids>{{0, 2}, {1, 3}}));
+  EXPECT_EQ(FromTopo(Matrix(4, {}, pairs), "RTX-3090").NvlinkIslands(0),
+            (std::vector<Ids>{{0, 2}, {1, 3}}));
 }
 
 TEST(PathTest, InsideAHost) {
   const Cluster cube = Shipped("dgx-1-v100");
   EXPECT_EQ(cube.WidestPath(0, 3)->bandwidth, BytesPerSecond(50e9));
-  // No link joins 0 and 5; both links over GPU4 or GPU1 carry 25, over 4-7-6-5 or 0-3-2-1-5 all carry 50.
+  // No link joins 0 and 5; the ways over one GPU carry 25, 0-4-7-6-5 and 0-3-2-1-5 carry 50.
   const auto relayed = cube.WidestPath(0, 5);
   EXPECT_EQ(relayed->bandwidth, BytesPerSecond(50e9));
   EXPECT_EQ(relayed->narrowest, LinkKind::kNvlink);
@@ -109,15 +113,16 @@ TEST(PathTest, InsideAHost) {
   EXPECT_EQ(relayed->hops.front(), "host0/gpu0");
   EXPECT_EQ(relayed->hops.back(), "host0/gpu5");
   const auto pcie = Shipped("l40s-8").WidestPath(0, 7);
-  EXPECT_EQ(pcie->hops, (std::vector<std::string>{"host0/gpu0", "host0/pcie_switch0", "host0/numa0", "host0/host0",
-                                                  "host0/numa1", "host0/pcie_switch3", "host0/gpu7"}));
+  EXPECT_EQ(pcie->hops, (std::vector<std::string>{"host0/gpu0", "host0/pcie_switch0", "host0/numa0",
+                                                  "host0/host0", "host0/numa1",
+                                                  "host0/pcie_switch3", "host0/gpu7"}));
   EXPECT_EQ(pcie->bandwidth, BytesPerSecond(31.5e9));
   EXPECT_NEAR(pcie->latency.value(), 2.6e-6, 1e-12);
   EXPECT_FALSE(pcie->source.text.empty());
 }
 
-// Of two ways of equal width the quicker one is found also where a wider but slower way leads to the
-// middle of it.
+// Of two ways of equal width the quicker one is found also where a wider but slower way leads to
+// the middle of it.
 TEST(PathTest, WidestThenQuickest) {
   ClusterSpec spec;
   spec.name = "diamond";
@@ -125,9 +130,13 @@ TEST(PathTest, WidestThenQuickest) {
   host.name = "h";
   const Source source{Origin::kAssumed, "test"};
   host.device = {DeviceKind::kGpu, "G", "g", Bytes(1), source, 0};
-  host.nodes = {{NodeKind::kDevice, 0, ""}, {NodeKind::kPcieSwitch, 0, ""}, {NodeKind::kPcieSwitch, 1, ""}, {NodeKind::kDevice, 1, ""}};
+  host.nodes = {{NodeKind::kDevice, 0, ""},
+                {NodeKind::kPcieSwitch, 0, ""},
+                {NodeKind::kPcieSwitch, 1, ""},
+                {NodeKind::kDevice, 1, ""}};
   const auto add = [&](int a, int b, double rate, double latency) {
-    host.links.push_back({a, b, LinkKind::kPcie, "", BytesPerSecond(rate), BytesPerSecond(rate), Seconds(latency), source, source});
+    host.links.push_back({a, b, LinkKind::kPcie, "", BytesPerSecond(rate), BytesPerSecond(rate),
+                          Seconds(latency), source, source});
   };
   add(0, 1, 10, 1);
   add(0, 2, 20, 5);
@@ -145,7 +154,8 @@ TEST(PathTest, WidestThenQuickest) {
 TEST(PathTest, AcrossHosts) {
   const Cluster cluster = Shipped("dgx-h100", 3);
   const auto rail = cluster.WidestPath(1, 17);
-  EXPECT_EQ(rail->hops, (std::vector<std::string>{"host0/gpu1", "host0/nic1", "rail1", "host2/nic1", "host2/gpu1"}));
+  EXPECT_EQ(rail->hops, (std::vector<std::string>{"host0/gpu1", "host0/nic1", "rail1", "host2/nic1",
+                                                  "host2/gpu1"}));
   EXPECT_EQ(rail->bandwidth, BytesPerSecond(50e9));
   EXPECT_EQ(rail->narrowest, LinkKind::kNetwork);
   EXPECT_NEAR(rail->latency.value(), 4e-6, 1e-12);
@@ -166,7 +176,8 @@ TEST(GroupTest, InsideAHost) {
   const Cluster cube = Shipped("dgx-1-v100");
   EXPECT_EQ(GroupOf(cube, {0, 1, 2, 3}).bandwidth, BytesPerSecond(100e9));  // 25 + 25 + 50 at each
   EXPECT_EQ(GroupOf(cube, {0, 1, 2, 3, 4, 5, 6, 7}).bandwidth, BytesPerSecond(150e9));
-  EXPECT_EQ(GroupOf(cube, {0, 5}).local_kind, LinkKind::kPcie);  // not joined without other members' GPUs
+  EXPECT_EQ(GroupOf(cube, {0, 5}).local_kind,
+            LinkKind::kPcie);  // not joined without other members' GPUs
   EXPECT_EQ(GroupOf(cube, {0, 1}).bandwidth, BytesPerSecond(25e9));
   const Cluster l40s = Shipped("l40s-8");
   EXPECT_EQ(GroupOf(l40s, {0, 1}).bandwidth, BytesPerSecond(31.5e9));
@@ -234,7 +245,8 @@ TEST(GroupTest, BadGroups) {
   EXPECT_THAT(cluster.Group(Ids{}).status().message(), HasSubstr("without devices"));
   EXPECT_THAT(cluster.Group(Ids{0, 8}).status().message(), HasSubstr("device 8"));
   EXPECT_THAT(cluster.Group(Ids{-1, 0}).status().message(), HasSubstr("device -1"));
-  EXPECT_THAT(cluster.Group(Ids{3, 1, 3}).status().message(), HasSubstr("device 3 is listed twice"));
+  EXPECT_THAT(cluster.Group(Ids{3, 1, 3}).status().message(),
+              HasSubstr("device 3 is listed twice"));
 }
 
 // Bug report B58: below a double switch all four distances are PXB.
@@ -254,7 +266,8 @@ TEST(NicTest, OneToOneBelowADoubleSwitch) {
     return place(a) == place(b) && place(a) >= 0 ? "PXB" : socket(a) == socket(b) ? "NODE" : "SYS";
   };
   const Cluster cluster = FromTopo(Matrix(8, nics, word), "A100-SXM-80");
-  const std::vector<std::string> expected = {"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3", "mlx5_6", "mlx5_7", "mlx5_8", "mlx5_9"};
+  const std::vector<std::string> expected = {"mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3",
+                                             "mlx5_6", "mlx5_7", "mlx5_8", "mlx5_9"};
   for (int gpu = 0; gpu < 8; ++gpu) {
     const auto nic = cluster.NearestNic(gpu);
     ASSERT_TRUE(nic.ok()) << nic.status().message();
@@ -271,7 +284,8 @@ TEST(NicTest, EverySpreadIsOneToOneWhereItCanBe) {
   EXPECT_EQ(sides.NearestNic(0)->name, "NIC1");
   EXPECT_EQ(sides.NearestNic(4)->name, "NIC0");
   EXPECT_EQ(Shipped("dgx-1-v100").NearestNic(1)->sharers, 2);
-  EXPECT_EQ(FromTopo(Capture("054-"), "A100-SXM-40").NearestNic(2)->name, "mlx5_0");  // by the legend
+  EXPECT_EQ(FromTopo(Capture("054-"), "A100-SXM-40").NearestNic(2)->name,
+            "mlx5_0");  // by the legend
   EXPECT_EQ(Shipped("h200-x2").NearestNic(0).status().code(), StatusCode::kUnsupported);
 }
 
@@ -280,8 +294,10 @@ TEST(NicTest, ADeviceMovesOnForOneWithoutChoice) {
   ClusterSpec spec = Shipped("workstation-1gpu").spec();
   HostSpec& host = spec.hosts[0].host;
   const Link proto = host.links[0];
-  host.nodes = {{NodeKind::kDevice, 0, ""}, {NodeKind::kDevice, 1, ""}, {NodeKind::kNic, 0, ""}, {NodeKind::kNic, 1, ""},
-                {NodeKind::kPcieSwitch, 0, ""}, {NodeKind::kPcieSwitch, 1, ""}, {NodeKind::kNetworkSwitch, 0, ""}, {NodeKind::kNetworkSwitch, 1, ""}};
+  host.nodes = {{NodeKind::kDevice, 0, ""},        {NodeKind::kDevice, 1, ""},
+                {NodeKind::kNic, 0, ""},           {NodeKind::kNic, 1, ""},
+                {NodeKind::kPcieSwitch, 0, ""},    {NodeKind::kPcieSwitch, 1, ""},
+                {NodeKind::kNetworkSwitch, 0, ""}, {NodeKind::kNetworkSwitch, 1, ""}};
   host.links.clear();
   const auto add = [&](int a, int b, LinkKind kind) {
     Link link = proto;
@@ -305,14 +321,18 @@ TEST(NicTest, ADeviceMovesOnForOneWithoutChoice) {
 }
 
 TEST(FromTopoTest, BandwidthsByGenerationAndCount) {
-  const auto pair = [](const std::string& word) { return Matrix(2, {}, [=](int, int) { return word; }); };
+  const auto pair = [](const std::string& word) {
+    return Matrix(2, {}, [=](int, int) { return word; });
+  };
   EXPECT_EQ(GroupOf(FromTopo(pair("NV18"), "H100-SXM"), {0, 1}).bandwidth, BytesPerSecond(450e9));
   EXPECT_EQ(GroupOf(FromTopo(pair("NV18"), "B200"), {0, 1}).bandwidth, BytesPerSecond(900e9));
-  EXPECT_EQ(GroupOf(FromTopo(pair("NV12"), "A100-SXM-80"), {0, 1}).bandwidth, BytesPerSecond(300e9));
+  EXPECT_EQ(GroupOf(FromTopo(pair("NV12"), "A100-SXM-80"), {0, 1}).bandwidth,
+            BytesPerSecond(300e9));
   EXPECT_EQ(GroupOf(FromTopo(pair("NV4"), "RTX-3090"), {0, 1}).bandwidth, BytesPerSecond(56.25e9));
   EXPECT_EQ(GroupOf(FromTopo(pair("SYS"), "L40S"), {0, 1}).bandwidth, BytesPerSecond(31.5e9));
   const Cluster a800 = FromTopo(Capture("051-"), "A800-SXM-80");
-  EXPECT_EQ(GroupOf(a800, {0, 1, 2, 3, 4, 5, 6, 7}).bandwidth, BytesPerSecond(200e9));  // 8 links, not 12
+  EXPECT_EQ(GroupOf(a800, {0, 1, 2, 3, 4, 5, 6, 7}).bandwidth,
+            BytesPerSecond(200e9));  // 8 links, not 12
   EXPECT_THAT(GroupOf(a800, {0, 1}).source.text, HasSubstr("nvidia-smi topo -m (NV8)"));
   const Cluster cube = FromTopo(Capture("037-"), "V100-SXM2-32");
   EXPECT_EQ(GroupOf(cube, {0, 1, 2, 3}).bandwidth, BytesPerSecond(100e9));
@@ -326,7 +346,9 @@ TEST(FromTopoTest, SameShapeAsTheShippedDgx1) {
   const Cluster shipped = Shipped("dgx-1-v100");
   for (int a = 0; a < 8; ++a) {
     for (int b = 0; b < 8; ++b) {
-      if (a != b) EXPECT_EQ(captured.WidestPath(a, b)->bandwidth, shipped.WidestPath(a, b)->bandwidth) << a << " " << b;
+      if (a == b) continue;
+      EXPECT_EQ(captured.WidestPath(a, b)->bandwidth, shipped.WidestPath(a, b)->bandwidth)
+          << a << " " << b;
     }
     EXPECT_EQ(captured.NearestNic(a)->sharers, 2);
   }
@@ -335,15 +357,19 @@ TEST(FromTopoTest, SameShapeAsTheShippedDgx1) {
 TEST(FromTopoTest, ModelMustBeKnown) {
   const auto report = ParseNvidiaSmiTopo(Capture("051-"));
   const auto unnamed = ClusterFromTopo(*report, {});
-  EXPECT_THAT(unnamed.status().message(), AllOf(HasSubstr("nvidia-smi -L"), HasSubstr("A800-SXM-80")));
+  EXPECT_THAT(unnamed.status().message(),
+              AllOf(HasSubstr("nvidia-smi -L"), HasSubstr("A800-SXM-80")));
   TopoOptions options;
-  options.gpu = "A800-SMX-80";
-  EXPECT_THAT(ClusterFromTopo(*report, options).status().message(), HasSubstr("did you mean A800-SXM-80"));
+  options.gpu = "X800-SXM-80";
+  EXPECT_THAT(ClusterFromTopo(*report, options).status().message(),
+              HasSubstr("did you mean A800-SXM-80"));
   options.gpu = "L40S";
   EXPECT_THAT(ClusterFromTopo(*report, options).status().message(), HasSubstr("L40S has none"));
-  const auto listed = ParseNvidiaSmiTopo("GPU 0: NVIDIA A800-SXM4-80GB (UUID: GPU-0)\n" + Capture("051-"));
+  const auto listed =
+      ParseNvidiaSmiTopo("GPU 0: NVIDIA A800-SXM4-80GB (UUID: GPU-0)\n" + Capture("051-"));
   EXPECT_EQ(ClusterFromTopo(*listed, {})->Device(0).name, "A800-SXM-80");
-  const auto unlike = ParseNvidiaSmiTopo("GPU 0: NVIDIA A (UUID: GPU-0)\nGPU 1: NVIDIA B (UUID: GPU-1)\n" + Capture("051-"));
+  const auto unlike = ParseNvidiaSmiTopo(
+      "GPU 0: NVIDIA A (UUID: GPU-0)\nGPU 1: NVIDIA B (UUID: GPU-1)\n" + Capture("051-"));
   EXPECT_THAT(ClusterFromTopo(*unlike, {}).status().message(), HasSubstr("unlike GPUs"));
 }
 
@@ -362,8 +388,10 @@ TEST(FromTopoTest, ManyHosts) {
 }
 
 TEST(FromTopoTest, WarnsOfMissingLinks) {
-  EXPECT_THAT(FromTopo(Capture("062-"), "RTX-3090").warnings(), Contains(HasSubstr("GPU0 shows 3 NVLinks, RTX-3090 has 4")));
-  EXPECT_THAT(FromTopo(Capture("051-"), "A100-SXM-80").warnings(), Contains(HasSubstr("GPU7 shows 8 NVLinks, A100-SXM-80 has 12")));
+  EXPECT_THAT(FromTopo(Capture("062-"), "RTX-3090").warnings(),
+              Contains(HasSubstr("GPU0 shows 3 NVLinks, RTX-3090 has 4")));
+  EXPECT_THAT(FromTopo(Capture("051-"), "A100-SXM-80").warnings(),
+              Contains(HasSubstr("GPU7 shows 8 NVLinks, A100-SXM-80 has 12")));
 }
 
 TEST(FromTopoTest, EveryCaptureMakesAConnectedHost) {
@@ -391,7 +419,13 @@ TEST(FromTopoTest, EveryCaptureMakesAConnectedHost) {
 }
 
 TEST(CpuClusterTest, RanksShareAHost) {
-  const CpuHostOptions options{8, 2, Bytes(16'000'000'000), "cpu", BytesPerSecond(5e9), Seconds(1e-6), {Origin::kMeasured, "test"}};
+  const CpuHostOptions options{8,
+                               2,
+                               Bytes(16'000'000'000),
+                               "cpu",
+                               BytesPerSecond(5e9),
+                               Seconds(1e-6),
+                               {Origin::kMeasured, "test"}};
   const auto cluster = CpuCluster(options);
   ASSERT_TRUE(cluster.ok()) << cluster.status().message();
   EXPECT_EQ(cluster->device_count(), 8);

@@ -94,10 +94,12 @@ TEST(MutationsTest, LayoutDoesNotChangeTheFacts) {
     EXPECT_EQ(Facts(Parsed(Replaced(text, "\n", "\r\n"))), facts);
     EXPECT_EQ(Facts(Parsed("\xEF\xBB\xBF" + text)), facts);
     EXPECT_EQ(Facts(Parsed("\x1b[1mbanner\x1b[0m\n```\n" + text + "\n```\n$ exit\n")), facts);
-    EXPECT_EQ(Facts(Parsed("[INFO] found GPU0 and mlx5_0\n\n" + Replaced(text, "GPU1\t", "\x1b[4mGPU1\x1b[0m\t"))),
+    EXPECT_EQ(Facts(Parsed("[INFO] found GPU0 and mlx5_0\n\n" +
+                           Replaced(text, "GPU1\t", "\x1b[4mGPU1\x1b[0m\t"))),
               facts);
     EXPECT_EQ(Facts(Parsed(Replaced(text, "\n", "\n\n"))), facts);
-    std::string prefixed = "2024-09-23T09:34:37Z node1 " + Replaced(text, "\n", "\n2024-09-23T09:34:37Z node1 ");
+    std::string prefixed =
+        "2024-09-23T09:34:37Z node1 " + Replaced(text, "\n", "\n2024-09-23T09:34:37Z node1 ");
     EXPECT_EQ(Facts(Parsed(prefixed)), facts);
     EXPECT_EQ(Facts(Parsed(text + "\n" + text)), facts);
   }
@@ -137,12 +139,14 @@ TEST(DetailsTest, LegendNamesAndOldWords) {
   const TopoReport legend = Parsed(Capture("054-"));
   EXPECT_EQ(legend.nic_legend, (std::map<std::string, std::string>{{"NIC0", "mlx5_0"}}));
   EXPECT_EQ(ToString(Parsed(Capture("044-")).LinkBetween(0, 8)), "SOC");
-  const TopoReport names = Parsed("GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n" + SwitchHost(2, 0, 12));
+  const TopoReport names =
+      Parsed("GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n" + SwitchHost(2, 0, 12));
   EXPECT_EQ(names.gpu_names, (std::vector<std::string>{"", "NVIDIA A100-SXM4-80GB"}));
 }
 
 TEST(DetailsTest, EmptyCellsAndAbsentColumns) {
-  const TopoReport windows = Parsed("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t\t\t\tN/A\n");
+  const TopoReport windows =
+      Parsed("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t\t\t\tN/A\n");
   ASSERT_TRUE(windows.cpu_affinity && windows.numa && windows.gpu_numa_id);
   EXPECT_EQ((*windows.cpu_affinity)[0], std::nullopt);
   EXPECT_EQ((*windows.numa)[0], std::nullopt);
@@ -162,7 +166,8 @@ TEST(WarningsTest, LinksThatMayBeDown) {
 }
 
 TEST(WarningsTest, SplitCellsAndMissingNicRowsAreNamed) {
-  EXPECT_THAT(Parsed(Capture("041-")).warnings, Contains(AllOf(HasSubstr("row GPU5"), HasSubstr("split"))));
+  EXPECT_THAT(Parsed(Capture("041-")).warnings,
+              Contains(AllOf(HasSubstr("row GPU5"), HasSubstr("split"))));
   const TopoReport glued = Parsed(Capture("080-"));
   EXPECT_THAT(glued.warnings, Contains(HasSubstr("'NIC11NIC12' was split into 2 names")));
   EXPECT_THAT(glued.warnings, Contains(HasSubstr("rows of 13 of 13 NICs are missing")));
@@ -170,8 +175,9 @@ TEST(WarningsTest, SplitCellsAndMissingNicRowsAreNamed) {
 }
 
 TEST(RefusalsTest, OtherToolsAreNamed) {
-  EXPECT_THAT(ErrorOf("       GPU0         GPU1\nGPU0   0            XGMI\nGPU1   XGMI         0\n"),
-              AllOf(HasSubstr("line 2"), HasSubstr("AMD"), HasSubstr("rocm-smi")));
+  EXPECT_THAT(
+      ErrorOf("       GPU0         GPU1\nGPU0   0            XGMI\nGPU1   XGMI         0\n"),
+      AllOf(HasSubstr("line 2"), HasSubstr("AMD"), HasSubstr("rocm-smi")));
   EXPECT_THAT(ErrorOf(Capture("073-")), AllOf(HasSubstr("line 1"), HasSubstr("Ascend")));
   EXPECT_THAT(ErrorOf(Capture("075-")), AllOf(HasSubstr("line 1"), HasSubstr("Moore Threads")));
   EXPECT_THAT(ErrorOf("        GPU0    GPU1\n GPU0   X       CNS\n GPU1   CNS     X\n"),
@@ -183,13 +189,15 @@ TEST(RefusalsTest, NoOrPartialMatrix) {
   EXPECT_THAT(ErrorOf(""), HasSubstr("no matrix"));
   EXPECT_THAT(ErrorOf("ERROR: Option -m is missing its value.\n"),
               AllOf(HasSubstr("no matrix"), HasSubstr("line 1"), HasSubstr("missing its value")));
-  EXPECT_THAT(ErrorOf("            GPU0  ... NIC5  CPU Affinity\n        GPU0  X   ... SYS   0-71\n"),
-              AllOf(HasSubstr("line 1"), HasSubstr("elided")));
+  EXPECT_THAT(
+      ErrorOf("            GPU0  ... NIC5  CPU Affinity\n        GPU0  X   ... SYS   0-71\n"),
+      AllOf(HasSubstr("line 1"), HasSubstr("elided")));
   EXPECT_THAT(ErrorOf("\tGPU0\tGPU1\nGPU0\t X \t...\nGPU1\tNV4\t X\n"),
               AllOf(HasSubstr("line 2, row GPU0"), HasSubstr("elided")));
   EXPECT_THAT(ErrorOf(Capture("078-")), HasSubstr("rows are missing: GPU5, GPU6, GPU7"));
-  EXPECT_THAT(ErrorOf("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV4\nGPU1\tNV4\t X \tNV4\nGPU2\tNV4\tNV4\t X \n"),
-              AllOf(HasSubstr("line 2, row GPU0: 2 cells under 3 columns"), HasSubstr("GPU2")));
+  EXPECT_THAT(
+      ErrorOf("\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV4\nGPU1\tNV4\t X \tNV4\nGPU2\tNV4\tNV4\t X \n"),
+      AllOf(HasSubstr("line 2, row GPU0: 2 cells under 3 columns"), HasSubstr("GPU2")));
   EXPECT_THAT(ErrorOf("\tGPU0\tGPU2\nGPU0\t X \tNV4\nGPU2\tNV4\t X \n"),
               AllOf(HasSubstr("line 1"), HasSubstr("GPU2 stands where GPU1 belongs")));
   EXPECT_THAT(ErrorOf("\tGPU0\tGPU1\nGPU0\t X \tNV4\tNV4\nGPU1\tNV4\t X \tNV4\n"),
@@ -203,12 +211,16 @@ TEST(RefusalsTest, ContradictoryMatrices) {
                     HasSubstr("symmetric")));
   EXPECT_THAT(ErrorOf(ReplacedOnce(good, " X ", "NV4")), HasSubstr("under itself stands NV4"));
   EXPECT_THAT(ErrorOf(ReplacedOnce(good, "NV4", " X ")), HasSubstr("X (itself) stands under GPU1"));
-  EXPECT_THAT(ErrorOf(Replaced(good, "NV4", "NV0")), HasSubstr("NV0 under GPU1 is no number of links"));
-  EXPECT_THAT(ErrorOf(ReplacedOnce(good, "NV4", "NV40000000000000000000")), HasSubstr("no number of links"));
-  EXPECT_THAT(ErrorOf(Replaced(good, "PIX", "PEX")), AllOf(HasSubstr("'PEX'"), HasSubstr("link words are")));
+  EXPECT_THAT(ErrorOf(Replaced(good, "NV4", "NV0")),
+              HasSubstr("NV0 under GPU1 is no number of links"));
+  EXPECT_THAT(ErrorOf(ReplacedOnce(good, "NV4", "NV40000000000000000000")),
+              HasSubstr("no number of links"));
+  EXPECT_THAT(ErrorOf(Replaced(good, "PIX", "PEX")),
+              AllOf(HasSubstr("'PEX'"), HasSubstr("link words are")));
   EXPECT_THAT(ErrorOf(Replaced(good, "PIX", "NV1")), HasSubstr("NVLink joins GPUs only"));
   EXPECT_THAT(ErrorOf(ReplacedOnce(good, "\nGPU3", "\nGPU2")), HasSubstr("row GPU2 stands twice"));
-  EXPECT_THAT(ErrorOf(ReplacedOnce(good, "GPU3", "GPU2")), HasSubstr("line 1, header: GPU2 stands twice"));
+  EXPECT_THAT(ErrorOf(ReplacedOnce(good, "GPU3", "GPU2")),
+              HasSubstr("line 1, header: GPU2 stands twice"));
   EXPECT_THAT(ErrorOf(ReplacedOnce(good, "NIC1", "NIC0")), HasSubstr("NIC0 stands twice"));
   EXPECT_THAT(ErrorOf(Replaced(good, "0-31\t0\t\tN/A", "0-31\t0\t1\tN/A")),
               HasSubstr("4 values after the links but 3 affinity columns"));

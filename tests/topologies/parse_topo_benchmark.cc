@@ -12,14 +12,19 @@ namespace {
 // An NVLink domain of `gpus` with one NIC a GPU.
 std::string Capture(int gpus) {
   const int n = 2 * gpus;
-  const auto name = [&](int i) { return i < gpus ? "GPU" + std::to_string(i) : "NIC" + std::to_string(i - gpus); };
+  const auto name = [&](int i) {
+    return i < gpus ? "GPU" + std::to_string(i) : "NIC" + std::to_string(i - gpus);
+  };
   std::string text;
   for (int i = 0; i < n; ++i) text += "\t" + name(i);
   text += "\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n";
   for (int i = 0; i < n; ++i) {
     text += name(i);
     for (int j = 0; j < n; ++j) {
-      text += i == j ? "\t X " : i < gpus && j < gpus ? "\tNV18" : (i - j) % gpus == 0 ? "\tPIX" : "\tSYS";
+      text += i == j                 ? "\t X "
+              : i < gpus && j < gpus ? "\tNV18"
+              : (i - j) % gpus == 0  ? "\tPIX"
+                                     : "\tSYS";
     }
     text += i < gpus ? "\t0-71\t0\t\tN/A\n" : "\t\t\t\t\n";
   }
@@ -33,7 +38,8 @@ void BM_ParseTopo(benchmark::State& state) {
     if (!report.ok()) state.SkipWithError(report.status().message().c_str());
     benchmark::DoNotOptimize(report);
   }
-  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) * static_cast<int64_t>(text.size()));
+  state.SetBytesProcessed(static_cast<int64_t>(state.iterations()) *
+                          static_cast<int64_t>(text.size()));
 }
 BENCHMARK(BM_ParseTopo)->Arg(8)->Arg(72)->Unit(benchmark::kMillisecond);
 

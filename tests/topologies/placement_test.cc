@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include "tests/topologies/test_files.h"
@@ -17,7 +18,9 @@ using testing::Contains;
 using testing::HasSubstr;
 using Ids = std::vector<int>;
 
-Cluster Shipped(const std::string& name, std::optional<int> nodes = {}) { return *ResolveCluster(name, {nodes, ""}); }
+Cluster Shipped(const std::string& name, std::optional<int> nodes = {}) {
+  return *ResolveCluster(name, {nodes, ""});
+}
 
 Cluster FromText(const std::string& text, const std::string& gpu) {
   const auto report = ParseNvidiaSmiTopo(text);
@@ -32,7 +35,8 @@ std::string Matrix(int gpus, const std::function<std::string(int, int)>& word) {
   for (int i = 0; i < gpus; ++i) text += "\tGPU" + std::to_string(i);
   for (int i = 0; i < gpus; ++i) {
     text += "\nGPU" + std::to_string(i);
-    for (int j = 0; j < gpus; ++j) text += "\t" + (i == j ? " X " : word(std::min(i, j), std::max(i, j)));
+    for (int j = 0; j < gpus; ++j)
+      text += "\t" + (i == j ? " X " : word(std::min(i, j), std::max(i, j)));
   }
   return text + "\n";
 }
@@ -48,20 +52,24 @@ Ids Order(const Cluster& cluster, const Ids& sizes) {
 std::set<std::set<int>> Blocks(const Ids& order, size_t size) {
   std::set<std::set<int>> blocks;
   for (size_t i = 0; i + size <= order.size(); i += size) {
-    blocks.insert(std::set<int>(order.begin() + static_cast<std::ptrdiff_t>(i), order.begin() + static_cast<std::ptrdiff_t>(i + size)));
+    blocks.insert(std::set<int>(order.begin() + static_cast<std::ptrdiff_t>(i),
+                                order.begin() + static_cast<std::ptrdiff_t>(i + size)));
   }
   return blocks;
 }
 
 TEST(PlacementTest, PairsWhereTheLinksAreNotWhereRanksWouldBe) {
-  const Cluster cluster = FromText(Matrix(4, [](int a, int b) { return b - a == 2 ? "NV4" : "PHB"; }), "RTX-3090");
+  const Cluster cluster =
+      FromText(Matrix(4, [](int a, int b) { return b - a == 2 ? "NV4" : "PHB"; }), "RTX-3090");
   EXPECT_EQ(Blocks(Order(cluster, {2, 2}), 2), (std::set<std::set<int>>{{0, 2}, {1, 3}}));
-  EXPECT_THAT(cluster.BestOrder(Ids{2, 2})->reasons, Contains(HasSubstr("blocks of 2: 56.25 GB/s each way by nvlink")));
+  EXPECT_THAT(cluster.BestOrder(Ids{2, 2})->reasons,
+              Contains(HasSubstr("blocks of 2: 56.25 GB/s each way by nvlink")));
 }
 
 TEST(PlacementTest, CubeMesh) {
   const Cluster cluster = Shipped("dgx-1-v100");
-  EXPECT_EQ(Blocks(Order(cluster, {4, 2}), 4), (std::set<std::set<int>>{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+  EXPECT_EQ(Blocks(Order(cluster, {4, 2}), 4),
+            (std::set<std::set<int>>{{0, 1, 2, 3}, {4, 5, 6, 7}}));
   // Pairs on double links, and two pairs together on a clique.
   const Ids nested = Order(cluster, {2, 2, 2});
   for (const auto& pair : Blocks(nested, 2)) {
@@ -78,10 +86,13 @@ TEST(PlacementTest, InnermostBlocksAreOptimal) {
   for (int trial = 0; trial < 5; ++trial) {
     std::vector<int> links(36);
     for (int& count : links) count = static_cast<int>(next() % 4);
-    const Cluster cluster = FromText(Matrix(6, [&](int a, int b) {
-      const int count = links[static_cast<size_t>(a * 6 + b)];
-      return count == 0 ? std::string("SYS") : "NV" + std::to_string(count);
-    }), "H100-SXM");
+    const Cluster cluster =
+        FromText(Matrix(6,
+                        [&](int a, int b) {
+                          const int count = links[static_cast<size_t>(a * 6 + b)];
+                          return count == 0 ? std::string("SYS") : "NV" + std::to_string(count);
+                        }),
+                 "H100-SXM");
     const auto narrowest = [&](const Ids& order) {
       double worst = 1e30;
       for (const auto& block : Blocks(order, 2)) {
@@ -100,8 +111,10 @@ TEST(PlacementTest, InnermostBlocksAreOptimal) {
 
 TEST(PlacementTest, SocketsStayTogetherOnPcie) {
   const Cluster cluster = Shipped("l40s-8");
-  EXPECT_EQ(Blocks(Order(cluster, {2, 2, 2}), 2), (std::set<std::set<int>>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
-  EXPECT_EQ(Blocks(Order(cluster, {4, 2}), 4), (std::set<std::set<int>>{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+  EXPECT_EQ(Blocks(Order(cluster, {2, 2, 2}), 2),
+            (std::set<std::set<int>>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_EQ(Blocks(Order(cluster, {4, 2}), 4),
+            (std::set<std::set<int>>{{0, 1, 2, 3}, {4, 5, 6, 7}}));
 }
 
 TEST(PlacementTest, HostsAreFilledInOrder) {
@@ -116,7 +129,8 @@ TEST(PlacementTest, HostsAreFilledInOrder) {
 TEST(PlacementTest, BlocksDoNotStraddleHostsWhereThereIsRoom) {
   const Cluster cluster = Shipped("dgx-h100", 4);
   const Ids order = Order(cluster, {3, 4});
-  for (const auto& block : Blocks(order, 3)) EXPECT_EQ(cluster.HostOf(*block.begin()), cluster.HostOf(*block.rbegin()));
+  for (const auto& block : Blocks(order, 3))
+    EXPECT_EQ(cluster.HostOf(*block.begin()), cluster.HostOf(*block.rbegin()));
   const auto full = cluster.BestOrder(Ids{3, 10});
   EXPECT_EQ(full->device_of_rank.size(), 30U);
   EXPECT_THAT(full->reasons, Contains(HasSubstr("do not fit inside the hosts")));
@@ -126,7 +140,8 @@ TEST(PlacementTest, BlocksDoNotStraddleHostsWhereThereIsRoom) {
 TEST(PlacementTest, NvlinkDomainCountsAsOneHost) {
   const Cluster rack = Shipped("gb200-nvl72", 36);
   const Ids order = Order(rack, {8, 9, 2});
-  for (const auto& block : Blocks(order, 8)) EXPECT_EQ(rack.Group(Ids(block.begin(), block.end()))->hosts, 1);
+  for (const auto& block : Blocks(order, 8))
+    EXPECT_EQ(rack.Group(Ids(block.begin(), block.end()))->hosts, 1);
 }
 
 TEST(PlacementTest, ManyHostsAreCheap) {
@@ -136,14 +151,17 @@ TEST(PlacementTest, ManyHostsAreCheap) {
 
 TEST(PlacementTest, SixteenGpusWithoutSwitch) {
   // Eight NVLink pairs, far apart in numbering: too many partitions to try, found greedily.
-  const Cluster cluster = FromText(Matrix(16, [](int a, int b) { return b - a == 8 ? "NV4" : "SYS"; }), "RTX-3090");
-  for (const auto& pair : Blocks(Order(cluster, {2, 8}), 2)) EXPECT_EQ(*pair.rbegin() - *pair.begin(), 8);
+  const Cluster cluster =
+      FromText(Matrix(16, [](int a, int b) { return b - a == 8 ? "NV4" : "SYS"; }), "RTX-3090");
+  for (const auto& pair : Blocks(Order(cluster, {2, 8}), 2))
+    EXPECT_EQ(*pair.rbegin() - *pair.begin(), 8);
 }
 
 TEST(PlacementTest, Errors) {
   const Cluster cluster = Shipped("dgx-h100");
   EXPECT_THAT(cluster.BestOrder(Ids{2, 0}).status().message(), HasSubstr("group size 0"));
-  EXPECT_THAT(cluster.BestOrder(Ids{2, 8}).status().message(), HasSubstr("16 ranks or more for the 8 devices"));
+  EXPECT_THAT(cluster.BestOrder(Ids{2, 8}).status().message(),
+              HasSubstr("16 ranks or more for the 8 devices"));
   EXPECT_FALSE(cluster.BestOrder(Ids{1 << 30, 1 << 30, 1 << 30}).ok());
 }
 

@@ -32,7 +32,8 @@ void ExpectError(const Status& status, GridError kind, const std::string& part) 
 }
 
 TEST(ProcessGridTest, GoldenRanks) {
-  const json golden = json::parse(ReadAll(MESHWRIGHT_SOURCE_DIR "/tests/data/golden/golden_ranks.json"));
+  const json golden =
+      json::parse(ReadAll(MESHWRIGHT_SOURCE_DIR "/tests/data/golden/golden_ranks.json"));
   ASSERT_EQ(golden.size(), 6U);
   int checked = 0;
   for (const json& entry : golden) {
@@ -77,7 +78,8 @@ TEST(ProcessGridTest, WorkedExamples) {
   EXPECT_EQ(Of(d, {"tp", "pp"}), (Groups{{4, 5, 8, 9}, {6, 7, 10, 11}}));
   const ProcessGrid e = Grid({2, 1, 1, 2, 4}, {"tp", "cp", "ep", "dp", "pp"});
   EXPECT_EQ(Of(e, {"tp"})[1], (RankGroup{2, 3}));
-  EXPECT_EQ(Of(e, {"dp"}), (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}}));
+  EXPECT_EQ(Of(e, {"dp"}),
+            (Groups{{0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}}));
   EXPECT_EQ(Of(e, {"pp"}), (Groups{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}}));
   const ProcessGrid f = Grid({2, 4}, {"tp", "dp"});
   EXPECT_EQ(Of(f, {"dp"}), (Groups{{0, 2, 4, 6}, {1, 3, 5, 7}}));
@@ -109,7 +111,8 @@ TEST(ProcessGridTest, CoordinatesInvertRanks) {
 }
 
 TEST(ProcessGridTest, MisuseOfTheBaseGrid) {
-  const auto make = [](std::vector<int64_t> shape, Names names, int64_t offset, std::optional<int64_t> world) {
+  const auto make = [](std::vector<int64_t> shape, Names names, int64_t offset,
+                       std::optional<int64_t> world) {
     return ProcessGrid::Make(std::move(shape), std::move(names), offset, world).status();
   };
   ExpectError(make({2, 2}, {"tp"}, 0, 8), GridError::kValue, "2 sizes");
@@ -117,7 +120,8 @@ TEST(ProcessGridTest, MisuseOfTheBaseGrid) {
   ExpectError(make({2}, {"tp"}, -1, 8), GridError::kValue, "offset -1");
   ExpectError(make({2, 4}, {"tp", "dp"}, 1, 8), GridError::kRuntime, "over-sized");
   ExpectError(make({2}, {"tp"}, 9, 8), GridError::kRuntime, "over-sized");
-  ExpectError(make({int64_t{1} << 40, int64_t{1} << 40}, {"tp", "dp"}, 0, 8), GridError::kRuntime, "over-sized");
+  ExpectError(make({int64_t{1} << 40, int64_t{1} << 40}, {"tp", "dp"}, 0, 8), GridError::kRuntime,
+              "over-sized");
   ExpectError(make({2}, {"tp"}, 0, std::nullopt), GridError::kRuntime, "world size is unknown");
   ExpectError(make({2, 2}, {"tp", "tp"}, 0, 8), GridError::kValue, "used twice");
   ExpectError(make({2, 0}, {"tp", "dp"}, 0, 8), GridError::kValue, "axis dp has size 0");
@@ -154,7 +158,10 @@ TEST(ProcessGridTest, DestroyGivesEachCommunicatorOnce) {
 TEST(ProcessGridTest, ExpertView) {
   // tp2 gtp1 cp1 dp2 pp2 with experts etp1 ep2 egtp1 edp2: production order.
   ProcessGrid grid = Grid({2, 1, 1, 2, 2}, {"tp", "gtp", "cp", "dp", "pp"});
-  ASSERT_TRUE(grid.RegisterView("expert", {{1, 2, 1, 2, 2}, {"expt_tp", "ep", "expt_gtp", "expt_dp", "pp"}, {"pp"}}).ok());
+  ASSERT_TRUE(
+      grid.RegisterView("expert",
+                        {{1, 2, 1, 2, 2}, {"expt_tp", "ep", "expt_gtp", "expt_dp", "pp"}, {"pp"}})
+          .ok());
   EXPECT_EQ(Of(grid, {"ep"}, "expert"), (Groups{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
   EXPECT_EQ(grid.KeyFor({"pp"}, "expert")->ToString(), "pp");
   EXPECT_EQ(grid.KeyFor({"ep", "pp"}, "expert")->ToString(), "expert/pp-ep");
@@ -180,7 +187,8 @@ TEST(ProcessGridTest, MisuseOfViews) {
   ExpectError(reg({{2, 4}, {"pp", "ep"}, {"pp"}}), GridError::kValue, "other groups");
   // Each alone agrees (sizes 1), together the order differs.
   ProcessGrid wide = Grid({2, 2, 2}, {"tp", "pp", "dp"});
-  ExpectError(wide.RegisterView("v", {{2, 2, 2}, {"ep", "dp", "pp"}, {"dp", "pp"}}), GridError::kValue, "other groups");
+  ExpectError(wide.RegisterView("v", {{2, 2, 2}, {"ep", "dp", "pp"}, {"dp", "pp"}}),
+              GridError::kValue, "other groups");
   EXPECT_TRUE(wide.views().empty());
   ASSERT_TRUE(reg({{4, 2}, {"ep", "dp"}, {"dp"}}).ok());
   ExpectError(reg({{4, 2}, {"ep", "dp"}, {"dp"}}), GridError::kValue, "registered already");
@@ -191,16 +199,18 @@ TEST(ModuleGridsTest, GroupRequestsAndEmbeddingGroups) {
   EXPECT_EQ(*EmbeddingGroups(grid), (Groups{{2, 6}, {3, 7}}));
   EXPECT_EQ(*PositionEmbeddingGroups(grid), (Groups{{2}, {3}}));
   EXPECT_EQ(*EmbeddingGroups(Grid({2, 1}, {"tp", "pp"})), (Groups{{0}, {1}}));
-  ASSERT_TRUE(grid.RegisterView("expert", {{2, 1, 3, 1}, {"expt_tp", "ep", "pp", "expt_dp"}, {"pp"}}).ok());
+  ASSERT_TRUE(
+      grid.RegisterView("expert", {{2, 1, 3, 1}, {"expt_tp", "ep", "pp", "expt_dp"}, {"pp"}}).ok());
   std::vector<std::string> keys;
   for (const GroupRequest& request : ModuleGroupRequests(grid)) {
     const auto key = grid.Create(request.dims, request.view);
     ASSERT_TRUE(key.ok()) << key.status().message();
     keys.push_back(key->ToString());
   }
-  EXPECT_EQ(keys, (std::vector<std::string>{"tp", "cp", "pp", "dp", "dp-cp", "cp-tp", "pp-tp", "dp-tp", "dp-cp-tp",
-                                            "dp-pp-cp-tp", "expert/ep", "expert/expt_tp", "expert/expt_dp",
-                                            "expert/ep-expt_tp", "expert/pp-ep-expt_tp"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"tp", "cp", "pp", "dp", "dp-cp", "cp-tp", "pp-tp",
+                                            "dp-tp", "dp-cp-tp", "dp-pp-cp-tp", "expert/ep",
+                                            "expert/expt_tp", "expert/expt_dp", "expert/ep-expt_tp",
+                                            "expert/pp-ep-expt_tp"}));
 }
 
 TEST(ModuleGridsTest, LayoutRules) {
@@ -211,13 +221,19 @@ TEST(ModuleGridsTest, LayoutRules) {
   EXPECT_EQ(*ModulesOf(apart, 1), (Names{"images"}));
   ExpectError(ModulesOf(apart, 8).status(), GridError::kRuntime, "rank 8 is in no module");
   ExpectError(CheckLayout(apart, {"images"}, 9).status(), GridError::kValue, "end at rank 8");
-  ExpectError(CheckLayout(apart, {"audio"}, 8).status(), GridError::kValue, "keyed [images, language]");
-  ExpectError(CheckLayout({{"images", encoder}}, {"images"}, 2).status(), GridError::kValue, "language");
-  const std::map<std::string, ProcessGrid> gap = {{"images", encoder}, {"language", Grid({4}, {"tp"}, 4)}};
-  ExpectError(CheckLayout(gap, {"images"}, 8).status(), GridError::kValue, "ranks [2, 4) are in no grid");
-  const std::map<std::string, ProcessGrid> overlap = {{"images", Grid({4}, {"dp"})}, {"language", language}};
+  ExpectError(CheckLayout(apart, {"audio"}, 8).status(), GridError::kValue,
+              "keyed [images, language]");
+  ExpectError(CheckLayout({{"images", encoder}}, {"images"}, 2).status(), GridError::kValue,
+              "language");
+  const std::map<std::string, ProcessGrid> gap = {{"images", encoder},
+                                                  {"language", Grid({4}, {"tp"}, 4)}};
+  ExpectError(CheckLayout(gap, {"images"}, 8).status(), GridError::kValue,
+              "ranks [2, 4) are in no grid");
+  const std::map<std::string, ProcessGrid> overlap = {{"images", Grid({4}, {"dp"})},
+                                                      {"language", language}};
   ExpectError(CheckLayout(overlap, {"images"}, 8).status(), GridError::kValue, "overlap");
-  const std::map<std::string, ProcessGrid> same = {{"images", Grid({8}, {"dp"})}, {"language", Grid({2, 4}, {"tp", "dp"})}};
+  const std::map<std::string, ProcessGrid> same = {{"images", Grid({8}, {"dp"})},
+                                                   {"language", Grid({2, 4}, {"tp", "dp"})}};
   EXPECT_EQ(*CheckLayout(same, {"images"}, 8), GridLayout::kColocated);
   EXPECT_EQ(ModulesOf(same, 0)->size(), 2U);
   ExpectError(CheckLayout(same, {"images"}, 16).status(), GridError::kValue, "co-located");

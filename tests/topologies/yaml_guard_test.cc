@@ -102,6 +102,17 @@ TEST(YamlBounds, ControlCharactersAreRefused) {
   EXPECT_EQ(YamlError("a: 1\nb: \x04 2\n"),
             "f.yaml: line 2: found the control character 0x04; allowed: printable text; remove it");
   EXPECT_TRUE(CheckYamlBounds("a:\t1\r\n", "f").ok());
+  EXPECT_THAT(YamlError("&\r,"), HasSubstr("control character 0x0D"));
+}
+
+TEST(YamlBounds, OneDocument) {
+  for (const char* good : {"--- # first\na: 1\n...\n# end\n", "---\n", "a: [1", "x"}) {
+    EXPECT_TRUE(CheckYamlBounds(good, "f").ok()) << good;
+  }
+  // YAML::LoadAll does not return from the last one.
+  for (const char* bad : {"a: 1\n---\nb: 2\n", "a: 1\n...\nb: 2\n", ","}) {
+    EXPECT_THAT(YamlError(bad), HasSubstr("after the first YAML document")) << bad;
+  }
 }
 
 }  // namespace

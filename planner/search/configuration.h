@@ -1,0 +1,54 @@
+// Configurations: the outer choices of the search, legal ones only.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "planner/ir/model_spec.h"
+#include "planner/ir/plan.h"
+#include "planner/search/find_plans.h"
+#include "planner/search/placed.h"
+#include "topologies/status.h"
+
+namespace meshwright::planner::search {
+
+/// A split before layer ranges and recomputation. The order of the members is the canonical order, which
+/// breaks ties: the simpler choice first.
+struct Configuration {
+  int64_t virtual_stages = 1;
+  int64_t pp = 1;
+  int64_t tp = 1;
+  int64_t dp = 1;
+  int64_t micro_batch = 1;
+  bool without_sequence_parallel = true;  ///< sorts plans with it first
+  Sharding sharding = Sharding::kNone;
+  PlacementOrder order = PlacementOrder::kDataInside;
+  int64_t micro_batches = 1;
+  friend auto operator<=>(const Configuration&, const Configuration&) = default;
+
+  bool sequence_parallel() const { return !without_sequence_parallel; }
+};
+
+/// "tp8 pp4 dp2 mb1x16 sp zero1".
+std::string NameOf(const Configuration& c);
+
+/// Divisors in rising order; n >= 1.
+std::vector<int64_t> DivisorsOf(int64_t n);
+
+/// Tensor ranks that hold one key-value head; 0 when `tp` is not legal for the module's heads or MLPs.
+int64_t KeyValueCopies(const ModuleSpec& module, int64_t tp);
+
+/// All legal configurations of `gpus` devices in canonical order. Empty when there is none.
+std::vector<Configuration> Enumerate(const ModuleSpec& module, const SearchOptions& options,
+                                     int64_t gpus, int64_t sequence);
+
+/// Why `Enumerate` is empty: every reason, with what would be allowed (kInfeasible).
+Status WhyNoneIsLegal(const ModelSpec& model, const SearchOptions& options, int64_t gpus,
+                      int64_t sequence);
+
+/// Sizes that options may have (kInvalidInput names the field).
+Status CheckOptions(const ModelSpec& model, const SearchOptions& options);
+
+}  // namespace meshwright::planner::search

@@ -1,0 +1,264 @@
+#include "planner/search/find_plans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "planner/lower/lower.h"
+#include "planner/search/records.h"
+
+namespace meshwright::planner {
+namespace {
+
+using search::Configuration;
+using search::Context;
+using search::Evaluator;
+using search::Outcome;
+using search::Record;
+
+/// Configurations looked at between two updates of the bound: fixed, so that counts do not depend on threads.
+constexpr size_t kWave = 16;
+
+double SecondsSince(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Calls f(i) for i < count on up to `threads` threads.
+template <typename F>
+void ParallelFor(size_t count, int threads, const F& f) {
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t i = next++; i < count; i = next++) f(i);
+  };
+  std::vector<std::thread> helpers;
+  for (int t = 1; t < threads && static_cast<size_t>(t) < count; ++t) helpers.emplace_back(work);
+  work();
+  for (std::thread& t : helpers) t.join();
+}
+
+class Search {
+ public:
+  explicit Search(Context& context, std::vector<Configuration> configurations)
+      : context_(context), options_(context.options()) {
+    if (options_.shuffle_seed != 0) {
+      std::mt19937_64 engine(options_.shuffle_seed);
+      std::shuffle(configurations.begin(), configurations.end(), engine);
+    }
+    for (Configuration& c : configurations) {
+      records_.emplace_back();
+      records_.back().configuration = c;
+    }
+  }
+
+  Result<SearchResult> Run() {
+    const auto begin = std::chrono::steady_clock::now();
+    result_.counts.configurations = static_cast<int64_t>(records_.size());
+    std::vector<Status> errors(records_.size());
+    ParallelFor(records_.size(), options_.threads,
+                [&](size_t i) { errors[i] = Bound(records_[i]); });
+    EvaluateInWaves();
+    Count();
+    const auto best = search::BestRecords(records_, static_cast<size_t>(options_.top));
+    if (best.empty()) {
+      for (size_t i = 0; i < records_.size(); ++i) {
+        if (records_[i].outcome != Outcome::kNotJoined) return search::NothingFits(context_, records_);
+      }
+      return errors.front();
+    }
+    for (const Record* record : best) {
+      FoundPlan found;
+      MW_ASSIGN_OR_RETURN(found.plan, search::PlanOf(context_, *record));
+      found.objective_s = record->solution->parts.total;
+      found.memory = record->solution->memory;
+      kept_.push_back({std::move(found), record});
+    }
+    const auto simulated = std::chrono::steady_clock::now();
+    MW_RETURN_IF_ERROR(Simulate());
+    result_.counts.simulation_seconds = SecondsSince(simulated);
+    Tell();
+    MakeFront();
+    result_.counts.seconds = SecondsSince(begin);
+    return std::move(result_);
+  }
+
+ private:
+  struct Kept {
+    FoundPlan found;
+    const Record* record = nullptr;
+    double time() const {
+      const double simulated = found.plan.prediction.step_time_s;
+      return simulated > 0 ? simulated : found.objective_s;
+    }
+  };
+
+  Status Bound(Record& record) {
+    const auto placed = context_.PlacedFor(record.configuration);
+    if (!placed.ok()) {
+      record.outcome = Outcome::kNotJoined;
+      return placed.status();
+    }
+    Evaluator evaluator(context_, record.configuration, *placed);
+    if (evaluator.ParameterBound() > context_.LargestLimit() ||
+        evaluator.MemoryBound() > context_.LargestLimit()) {
+      record.outcome = Outcome::kMemoryBound;
+      return Status::Ok();
+    }
+    record.seconds = evaluator.TimeBound();
+    return Status::Ok();
+  }
+
+  void Evaluate(Record& record, double worse_than) {
+    const auto placed = context_.PlacedFor(record.configuration);
+    MW_CHECK(placed.ok());
+    Evaluator evaluator(context_, record.configuration, *placed);
+    record.solution = evaluator.Fastest(worse_than);
+    if (record.solution) {
+      record.outcome = Outcome::kFeasible;
+      record.seconds = record.solution->parts.total;
+    } else {
+      // A split that fits may have been given up as too slow.
+      const bool slow = worse_than < kNoBound && evaluator.Fits();
+      record.outcome = slow ? Outcome::kTimeBound : Outcome::kNoSplit;
+    }
+  }
+
+  void EvaluateInWaves() {
+    std::vector<Record*> open;
+    for (Record& r : records_) {
+      if (r.outcome == Outcome::kUnknown) open.push_back(&r);
+    }
+    std::sort(open.begin(), open.end(), [](const Record* a, const Record* b) {
+      return a->seconds != b->seconds ? a->seconds < b->seconds
+                                      : a->configuration < b->configuration;
+    });
+    for (size_t begin = 0; begin < open.size(); begin += kWave) {
+      const double bound = options_.front ? kNoBound : WorstKept();
+      const size_t count = std::min(kWave, open.size() - begin);
+      ParallelFor(count, options_.threads, [&](size_t i) {
+        Record& r = *open[begin + i];
+        if (r.seconds > bound) {
+          r.outcome = Outcome::kTimeBound;
+        } else {
+          ++evaluated_;
+          Evaluate(r, bound);
+        }
+      });
+    }
+  }
+
+  /// Objective of the last of the best plans so far.
+  double WorstKept() const {
+    const auto best = search::BestRecords(records_, static_cast<size_t>(options_.top));
+    if (best.size() < static_cast<size_t>(options_.top)) return kNoBound;
+    return best.back()->seconds;
+  }
+
+  void Count() {
+    SearchCounts& counts = result_.counts;
+    counts.evaluated = evaluated_;
+    for (const Record& r : records_) {
+      if (r.outcome == Outcome::kMemoryBound) ++counts.bounded_by_memory;
+      if (r.outcome == Outcome::kTimeBound) ++counts.bounded_by_time;
+      if (r.outcome == Outcome::kFeasible) ++counts.feasible;
+    }
+  }
+
+  Status Simulate() {
+    if (!options_.predict) return Status::Ok();
+    for (Kept& k : kept_) {
+      auto prediction = options_.predict(k.found.plan);
+      if (!prediction.ok()) {
+        return prediction.status().WithContext("simulating " + ShortName(k.found.plan));
+      }
+      k.found.plan.prediction = std::move(prediction).value();
+      const double time = k.found.plan.prediction.step_time_s;
+      if (time > 0) k.found.gap = k.found.objective_s / time - 1;
+    }
+    std::stable_sort(kept_.begin(), kept_.end(),
+                     [](const Kept& a, const Kept& b) { return a.time() < b.time(); });
+    return Status::Ok();
+  }
+
+  void Tell() {
+    Plan& winner = kept_.front().found.plan;
+    const Record& record = *kept_.front().record;
+    winner.reasons = search::ReasonsFor(context_, record, records_, winner);
+    if (options_.predict) {
+      winner.reasons.push_back(fmt::format(
+          "objective {:.4g} s, simulated {:.4g} s: the search's estimate is {:+.1f} % off",
+          kept_.front().found.objective_s, winner.prediction.step_time_s,
+          100 * kept_.front().found.gap));
+    }
+    for (Kept& k : kept_) k.found.plan.warnings = search::WarningsFor(context_, *k.record);
+    for (size_t i = 1; i < kept_.size(); ++i) {
+      winner.runners_up.push_back({search::NameOf(kept_[i].record->configuration), kept_[i].time(),
+                                   search::WhyItLost(record, *kept_[i].record)});
+    }
+    for (Kept& k : kept_) result_.plans.push_back(std::move(k.found));
+  }
+
+  void MakeFront() {
+    std::vector<const Record*> feasible =
+        search::BestRecords(records_, records_.size());
+    int64_t least = INT64_MAX;
+    for (const Record* r : feasible) {  // by time
+      if (r->solution->peak() >= least) continue;
+      least = r->solution->peak();
+      result_.front.push_back(
+          {search::NameOf(r->configuration), r->seconds, least, context_.gpus()});
+    }
+  }
+
+  static constexpr double kNoBound = 1e300;
+  Context& context_;
+  const SearchOptions& options_;
+  std::vector<Record> records_;
+  std::vector<Kept> kept_;
+  std::atomic<int64_t> evaluated_{0};
+  SearchResult result_;
+};
+
+/// Layers that the user names must be those of the model.
+bool LayersFit(const ModuleSpec& module, const SearchOptions& options) {
+  if (options.layers.empty()) return true;
+  return std::all_of(options.layers.begin(), options.layers.end(),
+                     [&](int64_t n) { return n >= 1 && n <= module.layer_count(); }) &&
+         std::accumulate(options.layers.begin(), options.layers.end(), int64_t{0}) ==
+             module.layer_count();
+}
+
+}  // namespace
+
+Result<SearchResult> FindPlans(const ModelSpec& model, const topologies::Cluster& cluster,
+                               const cost::CostModel& costs, const SearchOptions& options) {
+  MW_RETURN_IF_ERROR(search::CheckOptions(model, options));
+  const ModuleSpec& module = model.modules.front();
+  Plan asked;  // what CheckSupported looks at
+  asked.model = model;
+  asked.modules.emplace_back();
+  asked.modules.front().module = module.name;
+  asked.modules.front().cp = options.cp.value_or(1);
+  asked.modules.front().ep = options.ep.value_or(1);
+  MW_RETURN_IF_ERROR(CheckSupported(asked));
+  const int64_t gpus = options.gpus > 0 ? options.gpus : cluster.device_count();
+  const int64_t sequence = options.sequence > 0 ? options.sequence : module.max_positions;
+  topologies::Cluster used = cluster;
+  if (gpus > cluster.device_count()) {
+    MW_ASSIGN_OR_RETURN(used, cluster.WithDevices(gpus));
+  }
+  std::vector<Configuration> configurations = search::Enumerate(module, options, gpus, sequence);
+  if (configurations.empty() || !LayersFit(module, options) ||
+      (module.max_positions > 0 && sequence > module.max_positions)) {
+    return search::WhyNoneIsLegal(model, options, gpus, sequence);
+  }
+  Context context(model, used, costs, options, gpus, sequence);
+  return Search(context, std::move(configurations)).Run();
+}
+
+}  // namespace meshwright::planner

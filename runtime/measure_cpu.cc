@@ -1,0 +1,356 @@
+#include "runtime/measure_cpu.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <thread>
+#include <tuple>
+
+#include "runtime/kernel_bench.h"
+#include "runtime/measure_cpu_programs.h"
+#include "runtime/run.h"
+#include "topologies/cluster_io.h"
+
+namespace meshwright::runtime {
+namespace {
+
+using planner::DType;
+using planner::OpAttributes;
+using planner::OpKind;
+
+// Sizes of the small models that CPU ranks train.
+constexpr int64_t kSequence = 64;
+constexpr int64_t kBatch = 2;
+constexpr int64_t kRows = kSequence * kBatch;
+constexpr int64_t kHidden = 128;
+constexpr int64_t kWide = 512;
+constexpr int64_t kVocab = 256;
+constexpr int64_t kHeads = 4;
+constexpr int64_t kHeadDim = 32;
+
+OpAttributes AttentionAttributes(int64_t sequence) {
+  OpAttributes a;
+  a.sequence = sequence;
+  a.batch = kBatch;
+  a.heads = a.kv_heads = kHeads;
+  a.head_dim = kHeadDim;
+  a.scale = 0.2;
+  a.rope_theta = 10000.0;
+  return a;
+}
+
+BenchCase Attention(OpKind kind, int64_t sequence, DType t) {
+  const int64_t rows = sequence * kBatch;
+  const int64_t scores = std::min<int64_t>(sequence, 64) * sequence;  // as the lowering asks for
+  const bool grad = kind == OpKind::kAttentionGrad;
+  BenchCase c{kind, AttentionAttributes(sequence), {{"qkv", {rows, 3 * kHidden}, t},
+                                                    {"o", {rows, kHidden}, t},
+                                                    {"lse", {kBatch, kHeads, sequence}, t},
+                                                    {"workspace", {grad ? 2 * scores : scores}, t}}};
+  if (grad) {
+    c.operands.push_back({"do", {rows, kHidden}, t});
+    c.operands.push_back({"dqkv", {rows, 3 * kHidden}, t});
+  }
+  return c;
+}
+
+std::vector<BenchCase> NormCases(DType t) {
+  std::vector<BenchCase> cases;
+  for (const auto norm : {planner::NormKind::kRmsNorm, planner::NormKind::kLayerNorm}) {
+    const bool layer = norm == planner::NormKind::kLayerNorm;
+    OpAttributes a;
+    a.norm = norm;
+    a.eps = 1e-5;
+    const std::vector<int64_t> x = {kRows, kHidden};
+    const BenchOperand stat = {"stat", {layer ? 2 * kRows : kRows}, t};
+    const BenchOperand gamma = {"gamma", {kHidden}, t};
+    std::vector<BenchOperand> beta;
+    std::vector<BenchOperand> beta_grad;
+    if (layer) beta = {{"beta", {kHidden}, t}};
+    if (layer) beta_grad = {{"beta_grad", {kHidden}, t}};
+    const auto add = [&](OpKind kind, std::vector<BenchOperand> operands,
+                         const std::vector<BenchOperand>& more) {
+      operands.push_back(stat);
+      operands.push_back(gamma);
+      operands.insert(operands.end(), more.begin(), more.end());
+      cases.push_back({kind, a, std::move(operands)});
+    };
+    add(OpKind::kNorm, {{"r", x, t}, {"delta", x, t}, {"r1", x, t}, {"n", x, t}}, beta);
+    add(OpKind::kNormApply, {{"r1", x, t}, {"n", x, t}}, beta);
+    add(OpKind::kNormGrad,
+        {{"dn", x, t}, {"r1", x, t}, {"dr_in", x, t}, {"dr_out", x, t}, {"gamma_grad", {kHidden}, t}},
+        beta_grad);
+  }
+  return cases;
+}
+
+std::vector<BenchCase> ActivationCases(DType t) {
+  using planner::Activation;
+  std::vector<BenchCase> cases;
+  for (const auto activation : {Activation::kGelu, Activation::kGeluTanh, Activation::kSilu,
+                                Activation::kRelu, Activation::kQuickGelu}) {
+    for (const bool gated : {false, true}) {
+      OpAttributes a;
+      a.activation = activation;
+      a.gated = gated;
+      const std::vector<int64_t> u = {kRows, gated ? 2 * kWide : kWide};
+      const std::vector<int64_t> s = {kRows, kWide};
+      cases.push_back({OpKind::kActivation, a, {{"u", u, t}, {"s", s, t}}});
+      cases.push_back({OpKind::kActivationGrad, a, {{"u", u, t}, {"ds", s, t}, {"du", u, t}}});
+    }
+  }
+  return cases;
+}
+
+std::vector<BenchCase> OtherCases(DType t) {
+  const std::vector<int64_t> x = {kRows, kHidden};
+  const BenchOperand tokens = {"tokens", {kSequence, kBatch}, DType::kI32};
+  OpAttributes rows;
+  rows.sequence = kSequence;
+  rows.batch = kBatch;
+  OpAttributes head = rows;
+  head.vocab = kVocab;
+  const BenchOperand labels = {"labels", {kSequence, kBatch}, DType::kI32};
+  const BenchOperand logits = {"logits", {kRows, kVocab}, t};
+  const BenchOperand stats = {"stats", {kRows, 3}, t};
+  const int64_t n = kHidden * kWide;
+  const std::vector<int64_t> y = {kSequence, kBatch, kHidden};
+  return {
+      {OpKind::kEmbed, rows, {{"weight", {kVocab, kHidden}, t}, tokens, {"y", y, t}}},
+      {OpKind::kEmbedGrad, rows, {{"dy", y, t}, tokens, {"weight_grad", {kVocab, kHidden}, t}}},
+      {OpKind::kAddPositions, rows, {{"positions", {kSequence, kHidden}, t}, {"y", y, t}}},
+      {OpKind::kPositionsGrad, rows, {{"dy", y, t}, {"positions_grad", {kSequence, kHidden}, t}}},
+      {OpKind::kBiasAdd, {}, {{"bias", {kHidden}, t}, {"y", x, t}}},
+      {OpKind::kBiasGrad, {}, {{"dy", x, t}, {"bias_grad", {kHidden}, t}}},
+      {OpKind::kRotary, AttentionAttributes(kSequence), {{"qkv", {kSequence, kBatch, 3 * kHidden}, t}}},
+      {OpKind::kAdd, {}, {{"a", x, t}, {"b", x, t}, {"out", x, t}}},
+      {OpKind::kCopy, {}, {{"a", x, t}, {"out", x, t}}},
+      {OpKind::kSoftmaxStats, head, {logits, labels, stats}},
+      {OpKind::kCrossEntropyGrad,
+       head,
+       {logits, stats, labels, {"loss", {1}, DType::kF64}, {"inverse", {1}, DType::kF64}}},
+      {OpKind::kSquaredNorm, {}, {{"gradient", {n}, t}, {"norm", {1}, DType::kF64}}},
+      {OpKind::kOptimizerStep,
+       {},
+       {{"parameter", {n}, t},
+        {"gradient", {n}, t},
+        {"state", {2, n}, t},
+        {"clip", {1}, DType::kF64},
+        {"learning_rate", {1}, DType::kF64},
+        {"step", {1}, DType::kI64}}},
+  };
+}
+
+double BytesOf(const planner::OpWork& work) {
+  return static_cast<double>(work.bytes_read + work.bytes_written);
+}
+
+Status MeasureKernels(DType dtype, double seconds, CpuMeasurement* out) {
+  for (const auto& list : {NormCases(dtype), ActivationCases(dtype), OtherCases(dtype)}) {
+    for (const BenchCase& bench : list) {
+      MW_ASSIGN_OR_RETURN(const BenchResult result, TimeKernel(bench, seconds));
+      out->kernels.push_back(
+          {bench.kind, bench.attributes, dtype, BytesOf(result.work) / result.seconds, 0.0});
+    }
+  }
+  return Status::Ok();
+}
+
+/// Two lengths tell the part that grows with the length from the one that grows with its square.
+Status MeasureAttention(DType dtype, double seconds, CpuMeasurement* out) {
+  for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionGrad}) {
+    MW_ASSIGN_OR_RETURN(const BenchResult brief, TimeKernel(Attention(kind, 32, dtype), seconds));
+    MW_ASSIGN_OR_RETURN(const BenchResult full, TimeKernel(Attention(kind, 256, dtype), seconds));
+    const double a = BytesOf(brief.work), b = brief.work.flops;
+    const double c = BytesOf(full.work), d = full.work.flops;
+    const double determinant = a * d - b * c;
+    double per_byte = (brief.seconds * d - full.seconds * b) / determinant;
+    double per_flop = (full.seconds * a - brief.seconds * c) / determinant;
+    // Noise may put all of the time into one part.
+    if (!(per_byte > 0)) per_byte = brief.seconds / a * 1e-3;
+    if (!(per_flop > 0)) per_flop = full.seconds / d * 1e-3;
+    out->kernels.push_back({kind, AttentionAttributes(32), dtype, 1.0 / per_byte, 1.0 / per_flop});
+  }
+  return Status::Ok();
+}
+
+Status MeasureProducts(DType t, double seconds, CpuMeasurement* out) {
+  constexpr std::array<int64_t, 4> kSizes = {16, 64, 256, 1024};
+  constexpr int64_t kMostWork = int64_t{1} << 26;
+  struct Sum {
+    double flops = 0.0;
+    double seconds = 0.0;
+  };
+  std::map<std::tuple<int64_t, int64_t, int64_t>, Sum> sums;
+  for (const int64_t rows : kSizes) {
+    for (const int64_t in : kSizes) {
+      for (const int64_t width : kSizes) {
+        if (rows * in * width > kMostWork) continue;
+        const std::vector<int64_t> x = {rows, in}, w = {width, in}, y = {rows, width};
+        const BenchCase cases[] = {
+            {OpKind::kLinear, {}, {{"x", x, t}, {"weight", w, t}, {"y", y, t}}},
+            {OpKind::kLinearInputGrad, {}, {{"dy", y, t}, {"weight", w, t}, {"dx", x, t}}},
+            {OpKind::kLinearWeightGrad, {}, {{"dy", y, t}, {"x", x, t}, {"weight_grad", w, t}}}};
+        for (const BenchCase& bench : cases) {
+          MW_ASSIGN_OR_RETURN(const BenchResult r, TimeKernel(bench, seconds / 2));
+          Sum& sum = sums[{r.work.m, r.work.n, r.work.k}];
+          sum.flops += r.work.flops;
+          sum.seconds += r.seconds;
+        }
+      }
+    }
+  }
+  for (const auto& [shape, sum] : sums) {
+    const auto& [m, n, k] = shape;
+    out->products.push_back({t, m, n, k, sum.flops / sum.seconds});
+  }
+  return Status::Ok();
+}
+
+/// Copies of 32 MiB, beyond the caches that a core has for itself, on `threads` threads at once.
+Result<double> MeasureMemory(int threads) {
+  constexpr int64_t kElements = int64_t{8} << 20;
+  const BenchCase copy{OpKind::kCopy,
+                       {},
+                       {{"a", {kElements}, DType::kF32}, {"out", {kElements}, DType::kF32}}};
+  std::vector<double> rates(static_cast<size_t>(threads), 0.0);
+  std::vector<std::thread> workers;
+  for (double& rate : rates) {
+    workers.emplace_back([&rate, &copy] {
+      const Result<BenchResult> r = TimeKernel(copy, 0.1);
+      if (r.ok()) rate = BytesOf(r->work) / r->seconds;
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  double sum = 0.0;
+  for (const double rate : rates) {
+    if (!(rate > 0)) return RunFailed("memory bandwidth: no memory for a copy of 32 MiB a core");
+    sum += rate;
+  }
+  return sum;
+}
+
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+struct StepCost {
+  double core_s = 0.0;  ///< of all ranks
+  double wall_s = 0.0;  ///< best step
+};
+
+/// Cost of one step: the difference of runs of many and few steps leaves out the set-up.
+Result<StepCost> MeasureStep(const planner::Programs& programs) {
+  constexpr int64_t kFew = 2, kMany = 8;
+  constexpr int kRepetitions = 3;
+  MW_ASSIGN_OR_RETURN(auto data, OpenDataSource({"mock", DataFormat::kMock, Sampling::kRandom, 1, 64,
+                                                 programs.facts.sequence, 1}));
+  StepCost cost;
+  std::array<double, kRepetitions> core{};
+  cost.wall_s = 1e9;
+  for (double& c : core) {
+    std::array<double, 2> spent{};
+    for (const int64_t steps : {kFew, kMany}) {
+      RunOptions options;
+      options.steps = steps;
+      const double before = CpuSeconds();
+      MW_ASSIGN_OR_RETURN(const auto summaries, RunOnThreads(programs, *data, options));
+      spent[steps == kMany ? 1 : 0] = CpuSeconds() - before;
+      for (const double wall : summaries.front().step_times_s) {
+        if (wall > 0) cost.wall_s = std::min(cost.wall_s, wall);
+      }
+    }
+    c = (spent[1] - spent[0]) / static_cast<double>(kMany - kFew);
+  }
+  std::sort(core.begin(), core.end());
+  cost.core_s = std::max(core[core.size() / 2], 0.0);
+  return cost;
+}
+
+Status MeasureExecutor(CpuMeasurement* out) {
+  constexpr int kRounds = 200;
+  const int crowd = 2 * out->cores;
+  MW_ASSIGN_OR_RETURN(const StepCost ops, MeasureStep(OpProgram(crowd, kRounds)));
+  out->op_core_s = ops.core_s / (crowd * kRounds);
+  // A round is a copy and a collective on another stream, on every rank.
+  const auto core_of = [&](const StepCost& cost, int size, int groups) {
+    return std::max(cost.core_s / (groups * kRounds) - size * out->op_core_s, 0.0);
+  };
+  const int pairs = std::max(out->cores, 1);
+  MW_ASSIGN_OR_RETURN(const StepCost two, MeasureStep(RoundProgram(2, pairs, kRounds, 16)));
+  out->rendezvous_core_s = core_of(two, 2, pairs);
+  constexpr int kLarge = 8;
+  MW_ASSIGN_OR_RETURN(const StepCost large, MeasureStep(RoundProgram(kLarge, 1, kRounds, 16)));
+  out->member_core_s =
+      std::max(core_of(large, kLarge, 1) - out->rendezvous_core_s, 0.0) / (kLarge - 2);
+  MW_ASSIGN_OR_RETURN(const StepCost lone, MeasureStep(RoundProgram(2, 1, kRounds, 16)));
+  const double latency = lone.wall_s / kRounds - out->op_core_s - core_of(lone, 2, 1);
+  out->rendezvous_latency_s = std::max(latency, 0.0);
+  return Status::Ok();
+}
+
+/// Bytes a second of the member that moves the data, from the time of cores beyond that of a small one.
+Status MeasureMoves(DType dtype, CpuMeasurement* out) {
+  constexpr int kRounds = 40;
+  constexpr int64_t kElements = 1 << 15;
+  for (const OpKind kind :
+       {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kSend}) {
+    MW_ASSIGN_OR_RETURN(const StepCost small, MeasureStep(RoundProgram(2, 1, kRounds, 16, kind, dtype)));
+    MW_ASSIGN_OR_RETURN(const StepCost large,
+                        MeasureStep(RoundProgram(2, 1, kRounds, kElements, kind, dtype)));
+    const double seconds = (large.core_s - small.core_s) / kRounds;
+    const auto payload = static_cast<double>(kElements * planner::SizeOf(dtype));
+    // Reads and writes: 2 n, n + 1 (a member keeps 1 / n) or 2 times the payload.
+    const double times = kind == OpKind::kSend ? 2 : kind == OpKind::kReduceScatter ? 3 : 4;
+    if (!(seconds > 0)) {
+      return RunFailed(fmt::format("{}: the large messages took no more time than the small ones; "
+                                   "measure again while the machine is less busy",
+                                   planner::ToString(kind)));
+    }
+    out->kernels.push_back({kind, {}, dtype, times * payload / seconds, 0.0});
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<CpuMeasurement> MeasureCpu(const MeasureCpuOptions& options) {
+  if (!(options.seconds_per_sample > 0) || options.seconds_per_sample > 10 || options.cores < 0 ||
+      options.cores > 1024) {
+    return InvalidInput(fmt::format("measurement: {} s a sample on {} cores; allowed: above 0 to 10 s, "
+                                    "0 (all) to 1024 cores",
+                                    options.seconds_per_sample, options.cores));
+  }
+  CpuMeasurement out;
+  out.cores = options.cores;
+  if (out.cores == 0) {
+    MW_ASSIGN_OR_RETURN(const topologies::LocalMachine machine, topologies::ProbeLocalMachine());
+    out.cores = machine.cores;
+  }
+  std::vector<DType> dtypes = {DType::kF32};
+  if (options.fp64) dtypes.push_back(DType::kF64);
+  for (const DType dtype : dtypes) {
+    MW_RETURN_IF_ERROR(MeasureProducts(dtype, options.seconds_per_sample, &out));
+    MW_RETURN_IF_ERROR(MeasureKernels(dtype, options.seconds_per_sample, &out));
+    MW_RETURN_IF_ERROR(MeasureAttention(dtype, options.seconds_per_sample, &out));
+    MW_RETURN_IF_ERROR(MeasureMoves(dtype, &out));
+  }
+  MW_ASSIGN_OR_RETURN(out.core_bytes_per_s, MeasureMemory(1));
+  MW_ASSIGN_OR_RETURN(const double together, MeasureMemory(out.cores));
+  out.machine_bytes_per_s = std::max(together, out.core_bytes_per_s);
+  MW_RETURN_IF_ERROR(MeasureExecutor(&out));
+  return out;
+}
+
+}  // namespace meshwright::runtime

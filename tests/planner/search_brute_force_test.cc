@@ -1,0 +1,471 @@
+// The search equals brute force: every grid, layer table and recomputation of small cases, priced by
+// replaying the lowered programs op by op. It shares the objective's definition with the search and nothing
+// else: no enumeration, bounds, sums or caches of costs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <functional>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "cost_models/device_profile.h"
+#include "planner/ir/op_schema.h"
+#include "planner/lower/communicators.h"
+#include "planner/lower/lower.h"
+#include "planner/lower/tasks.h"
+#include "planner/predict/predict.h"
+#include "planner/search/find_plans.h"
+#include "search_cases.h"
+#include "tests/cost_models/cpu_profile.h"
+#include "topologies/cluster_io.h"
+
+namespace meshwright::planner {
+namespace {
+
+using cost::CostModel;
+using topologies::Cluster;
+
+struct Case {
+  ModelSpec model;
+  Cluster cluster;
+  CostModel costs;
+  SearchOptions options;
+};
+
+/// Runs tasks of one rank on its streams, ops priced alone.
+class Replay {
+ public:
+  using Price = std::function<double(const Block&, const Op&)>;
+  Replay(const RankProgram& program, Price price) : program_(program), price_(std::move(price)) {
+    streams_.assign(program.streams.size(), 0.0);
+    events_.assign(static_cast<size_t>(program.events), 0.0);
+  }
+  void Run(const Task& task) {
+    for (const Instance& i : task.instances) {
+      const Block& block = program_.blocks[static_cast<size_t>(i.block)];
+      for (size_t k = 0; k < block.ops.size(); ++k) {
+        const Op& op = block.ops[k];
+        double& stream = streams_[static_cast<size_t>(op.stream)];
+        for (EventId e : op.waits) stream = std::max(stream, events_[static_cast<size_t>(e)]);
+        if (k == 0) {
+          for (EventId e : i.waits) stream = std::max(stream, events_[static_cast<size_t>(e)]);
+        }
+        stream += price_(block, op);
+        if (op.signal >= 0) events_[static_cast<size_t>(op.signal)] = stream;
+        if (k + 1 < block.ops.size()) continue;
+        for (EventId e : i.signals) events_[static_cast<size_t>(e)] = stream;
+      }
+    }
+  }
+  double compute() const {
+    return std::max(streams_[kComputeStream], streams_[kTensorStream]);
+  }
+
+ private:
+  const RankProgram& program_;
+  Price price_;
+  std::vector<double> streams_;
+  std::vector<double> events_;
+};
+
+struct StageValue {
+  double first = 0.0, later = 0.0, end = 0.0;
+  int64_t bytes = 0;  ///< arena and outside
+};
+
+/// Everything about one grid: groups of its ranks and their paths.
+class Grid {
+ public:
+  Grid(const Case& c, Plan plan) : case_(c), plan_(std::move(plan)) {
+    lower::BuildGroups(plan_, groups_);
+    auto prices = MakePrices(plan_, c.cluster, c.costs);
+    EXPECT_TRUE(prices.ok()) << prices.status().message();
+    prices_.emplace(std::move(prices).value());
+  }
+
+  /// Slowest of the groups that ranks of the stage use.
+  double Price(const RankProgram& program, const Block& block, const Op& op) const {
+    if (!IsCollective(op.kind) && !IsMessage(op.kind)) {
+      return static_cast<double>(prices_->PriceOp(program, block, op).time.value());
+    }
+    double slowest = 0.0;
+    for (const RankBinding& rank : groups_.ranks) {
+      if (rank.pp_index != program.stage) continue;
+      const int32_t group = rank.groups[static_cast<size_t>(op.attributes.communicator)];
+      const auto path = prices_->PathOf(groups_.groups[static_cast<size_t>(group)].ranks);
+      EXPECT_TRUE(path.ok());
+      slowest = std::max(slowest, static_cast<double>(
+                                      prices_->PriceCommunication(program, block, op, *path).time.value()));
+    }
+    return slowest;
+  }
+
+  StageValue Evaluate(const Plan& plan, int64_t stage) const {
+    const RankProgram program = lower::BuildRankProgram(plan, 0, stage);
+    const auto price = [&](const Block& b, const Op& op) { return Price(program, b, op); };
+    const int64_t m = plan.micro_batches;
+    const auto run = [&](const std::function<bool(const Task&)>& wanted) {
+      double sum = 0.0;
+      for (const Task& t : program.tasks) {
+        if (!wanted(t)) continue;
+        Replay replay(program, price);
+        replay.Run(t);
+        sum += replay.compute();
+      }
+      return sum;
+    };
+    const auto is_pass = [&](const Task& t, int64_t micro_batch) {
+      const bool tokens = t.kind == TaskKind::kLoadBatch && stage == 0 && t.chunk == 0 &&
+                          program.blocks[static_cast<size_t>(t.instances[0].block)].ops[0].kind ==
+                              OpKind::kLoadTokens;
+      return t.micro_batch == micro_batch &&
+             (tokens || t.kind == TaskKind::kForward || t.kind == TaskKind::kBackward);
+    };
+    StageValue value;
+    value.first = run([&](const Task& t) { return is_pass(t, 0); });
+    if (m > 1) value.later = run([&](const Task& t) { return is_pass(t, 1); });
+    value.end = End(plan, program, price);
+    value.bytes =
+        program.arena.size + OutsideBytes(program, case_.costs.profile()).value();
+    return value;
+  }
+
+  double Message() const {
+    double slowest = 0.0;
+    const ModulePlan& m = plan_.modules.front();
+    for (int64_t stage = 0; stage + 1 < m.pp; ++stage) {
+      const RankProgram program = lower::BuildRankProgram(plan_, 0, stage);
+      for (const Block& block : program.blocks) {
+        const Op& op = block.ops.front();
+        if (op.kind != OpKind::kSend) continue;
+        const std::string& name =
+            program.communicators[static_cast<size_t>(op.attributes.communicator)].name;
+        if (name != "edge act " + std::to_string(stage) + ">" + std::to_string(stage + 1)) continue;
+        slowest = std::max(slowest, Price(program, block, op));
+      }
+    }
+    return slowest;
+  }
+
+  int64_t Limit(int64_t stage) const {
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (size_t r = 0; r < groups_.ranks.size(); ++r) {
+      if (groups_.ranks[r].pp_index != stage) continue;
+      int64_t bytes = case_.cluster.Device(static_cast<int>(plan_.placement[r])).memory.value();
+      if (case_.costs.profile().gpu) bytes = std::min(bytes, case_.costs.profile().memory.value.value());
+      if (case_.options.memory_limit) bytes = case_.options.memory_limit->value();
+      least = std::min(least, bytes);
+    }
+    return least;
+  }
+
+ private:
+  /// From the end of the last backward pass to where the next step's forward pass is not delayed.
+  double End(const Plan& plan, const RankProgram& program, const Replay::Price& price) const {
+    const int64_t last = plan.micro_batches - 1;
+    const ModulePlan& m = plan.modules.front();
+    Replay replay(program, price);
+    for (const Task& t : program.tasks) {
+      if (t.kind == TaskKind::kBackward && t.micro_batch == last) replay.Run(t);
+    }
+    double begin = replay.compute();
+    for (const Task& t : program.tasks) {
+      if (t.kind == TaskKind::kReduceGrads || t.kind == TaskKind::kClipNorm ||
+          t.kind == TaskKind::kStep || t.kind == TaskKind::kGatherParams) {
+        replay.Run(t);
+      }
+    }
+    if (m.sharding != Sharding::kZero1 || m.dp == 1) return replay.compute() - begin;
+    for (int64_t c = 0; c < m.virtual_stages; ++c) {
+      for (const Task& t : program.tasks) {
+        const bool forward = t.kind == TaskKind::kForward && t.chunk == c;
+        // The head's parameters are first used by the backward pass of its chunk.
+        const bool head = t.kind == TaskKind::kBackward && program.stage == m.pp - 1 &&
+                          c == m.virtual_stages - 1 && t.chunk == c;
+        if (t.micro_batch != 0 || (!forward && !head)) continue;
+        Replay alone(program, price);
+        alone.Run(t);
+        begin += alone.compute();
+        replay.Run(t);
+      }
+    }
+    return replay.compute() - begin;
+  }
+
+  const Case& case_;
+  const Plan plan_;
+  Programs groups_;
+  std::optional<Prices> prices_;
+};
+
+/// All ways to cut `layers` into `parts` ranges of at least one.
+std::vector<std::vector<int64_t>> Tables(int64_t layers, int64_t parts) {
+  if (parts == 1) return {{layers}};
+  std::vector<std::vector<int64_t>> all;
+  for (int64_t first = 1; first <= layers - parts + 1; ++first) {
+    for (std::vector<int64_t> rest : Tables(layers - first, parts - 1)) {
+      rest.insert(rest.begin(), first);
+      all.push_back(std::move(rest));
+    }
+  }
+  return all;
+}
+
+/// Rank -> device for the two nestings of data and pipeline groups.
+std::vector<int64_t> PlacementFor(const Case& c, const SplitRequest& r, bool data_inside) {
+  const std::vector<int> sizes = {static_cast<int>(r.tp), static_cast<int>(data_inside ? r.dp : r.pp),
+                                  static_cast<int>(data_inside ? r.pp : r.dp)};
+  const auto order = c.cluster.BestOrder(sizes);
+  EXPECT_TRUE(order.ok());
+  std::vector<int64_t> devices(static_cast<size_t>(r.tp * r.dp * r.pp));
+  for (int64_t pp = 0; pp < r.pp; ++pp) {
+    for (int64_t dp = 0; dp < r.dp; ++dp) {
+      for (int64_t tp = 0; tp < r.tp; ++tp) {
+        const int64_t outer = data_inside ? dp + r.dp * pp : pp + r.pp * dp;
+        devices[static_cast<size_t>(tp + r.tp * (dp + r.dp * pp))] =
+            order->device_of_rank[static_cast<size_t>(tp + r.tp * outer)];
+      }
+    }
+  }
+  return devices;
+}
+
+class BruteForce {
+ public:
+  explicit BruteForce(const Case& c) : case_(c) {}
+
+  /// Best objective of every split that fits, by the split's name.
+  std::map<std::string, double> Run(int64_t gpus) {
+    const SearchOptions& o = case_.options;
+    for (int64_t tp = 1; tp <= gpus; ++tp) {
+      for (int64_t pp = 1; pp <= gpus; ++pp) {
+        for (int64_t dp = 1; dp <= gpus; ++dp) {
+          if (tp * pp * dp != gpus) continue;
+          for (int64_t v = 1; v <= o.max_virtual_stages; ++v) {
+            for (int64_t mb = 1; mb <= o.global_batch; ++mb) Variants(tp, pp, dp, v, mb);
+          }
+        }
+      }
+    }
+    return best_;
+  }
+
+ private:
+  void Variants(int64_t tp, int64_t pp, int64_t dp, int64_t v, int64_t mb) {
+    const SearchOptions& o = case_.options;
+    if (o.global_batch % (mb * dp) != 0) return;
+    if ((o.tp && *o.tp != tp) || (o.pp && *o.pp != pp) || (o.dp && *o.dp != dp)) return;
+    if ((o.virtual_stages && *o.virtual_stages != v) || (o.micro_batch && *o.micro_batch != mb)) return;
+    if (!o.pp && o.global_batch / (mb * dp) < pp) return;
+    for (const bool sp : {false, true}) {
+      for (const Sharding sharding : {Sharding::kNone, Sharding::kZero1}) {
+        if (sharding == Sharding::kZero1 && dp == 1) continue;
+        if (o.sharding && dp > 1 && *o.sharding != sharding) continue;
+        if (o.sequence_parallel && tp > 1 && *o.sequence_parallel != sp) continue;
+        SplitRequest r;
+        r.tp = tp, r.pp = pp, r.dp = dp, r.virtual_stages = v, r.micro_batch = mb;
+        r.global_batch = o.global_batch;
+        r.sequence = o.sequence;
+        r.sequence_parallel = sp;
+        r.sharding = sharding;
+        r.dtype = o.dtype;
+        r.optimizer = o.optimizer;
+        r.vocab_quantum = o.vocab_quantum;
+        r.bucket_elements = o.bucket_elements;
+        Grids(r);
+      }
+    }
+  }
+
+  void Grids(const SplitRequest& request) {
+    const ModuleSpec& spec = case_.model.modules.front();
+    const int64_t parts = request.pp * request.virtual_stages;
+    if (parts > spec.layer_count()) return;
+    const std::set<int> kinds(spec.layers.begin(), spec.layers.end());
+    std::vector<std::vector<int64_t>> tables = Tables(spec.layer_count(), parts);
+    if (request.virtual_stages > 1 && kinds.size() > 1) tables = {EvenLayers(spec.layer_count(), parts)};
+    for (const bool data_inside : {true, false}) {
+      auto plan = MakePlan(case_.model, request);
+      if (!plan.ok()) return;
+      plan->placement = PlacementFor(case_, request, data_inside);
+      const Grid grid(case_, *plan);
+      const double message = grid.Message();
+      std::map<std::vector<int64_t>, StageValue> known;  // of this grid
+      for (const auto& table : tables) {
+        SplitRequest with = request;
+        with.layers = table;
+        Recomputations(grid, with, plan->placement, message, known);
+      }
+    }
+  }
+
+  void Recomputations(const Grid& grid, SplitRequest r, const std::vector<int64_t>& placement,
+                      double message, std::map<std::vector<int64_t>, StageValue>& known) {
+    int64_t combinations = 1;
+    for (int64_t p = 0; p < r.pp; ++p) combinations *= 3;
+    for (int64_t k = 0; k < combinations; ++k) {
+      r.recompute.clear();
+      int64_t rest = k;
+      bool held = true;
+      for (int64_t p = 0; p < r.pp; ++p, rest /= 3) {
+        r.recompute.push_back(static_cast<Recompute>(rest % 3));
+        held = held && (!case_.options.recompute || *case_.options.recompute == r.recompute.back());
+      }
+      if (!held) continue;
+      auto plan = MakePlan(case_.model, r);
+      ASSERT_TRUE(plan.ok()) << plan.status().message();
+      plan->placement = placement;
+      Judge(grid, *plan, message, known);
+    }
+  }
+
+  void Judge(const Grid& grid, const Plan& plan, double message,
+             std::map<std::vector<int64_t>, StageValue>& known) {
+    const ModulePlan& mp = plan.modules.front();
+    const double v = static_cast<double>(mp.virtual_stages);
+    const double m = static_cast<double>(plan.micro_batches);
+    double sum = 0.0;
+    double most = 0.0;
+    for (int64_t p = 0; p < mp.pp; ++p) {
+      std::vector<int64_t> key = {p, static_cast<int64_t>(mp.recompute[static_cast<size_t>(p)])};
+      for (int64_t c = 0; c < mp.virtual_stages; ++c) {
+        const LayerRange& range = mp.chunks[static_cast<size_t>(c * mp.pp + p)];
+        key.push_back(range.first_layer);
+        key.push_back(range.layer_count);
+      }
+      auto it = known.find(key);
+      if (it == known.end()) it = known.emplace(key, grid.Evaluate(plan, p)).first;
+      const StageValue& s = it->second;
+      if (s.bytes > grid.Limit(p)) return;
+      const double waits = mp.virtual_stages > 1 ? 0.0
+                                                 : 2 * message * static_cast<double>(mp.pp - 1 - p) /
+                                                       static_cast<double>(mp.pp - p);
+      sum += s.first;
+      most = std::max(most, (m - 1 / v) * s.later + (m - 1) * waits + s.end);
+    }
+    const double total =
+        (sum / v + most + 2 * static_cast<double>(mp.pp - 1) * message) * 1e-9;
+    std::string name = ShortName(plan);
+    name = name.substr(0, name.rfind(' '));  // without recomputation
+    const auto [it, added] = best_.emplace(name, total);
+    if (!added) it->second = std::min(it->second, total);
+  }
+
+  const Case& case_;
+  std::map<std::string, double> best_;
+};
+
+Case RandomCase(Dice& dice, int64_t& gpus) {
+  gpus = dice.Pick({1, 2, 2, 4});
+  const int64_t layers = dice.Between(1, gpus == 4 ? 4 : 5);
+  ModelSpec model = RandomModel(dice, layers, static_cast<int>(dice.Between(1, 2)));
+  // Kinds of a model share their heads: copies of key-value heads are one number a module.
+  for (LayerSpec& l : model.modules.front().layer_kinds) {
+    l.attention.heads = model.modules.front().layer_kinds.front().attention.heads;
+    l.attention.kv_heads = model.modules.front().layer_kinds.front().attention.kv_heads;
+  }
+  topologies::CpuHostOptions host;
+  host.ranks = static_cast<int>(gpus);
+  host.cores = 4;
+  host.memory = Bytes(int64_t{16} << 20);
+  host.profile = "test-cpu";
+  host.bandwidth = BytesPerSecond(4e9);
+  host.latency = Seconds(1e-6);
+  host.source = {topologies::Origin::kMeasured, "invented for a test"};
+  Cluster cluster = topologies::CpuCluster(host).value();
+  CostModel costs = CostModel::Make(cost::InventedCpu(), {{cost::Precision::kFp32}}).value();
+  SearchOptions o;
+  o.dtype = DType::kF32;
+  o.global_batch = dice.Pick({2, 3, 4, 6, 8});
+  o.sequence = dice.Pick({8, 16});
+  o.optimizer = dice.Coin() ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
+  o.bucket_elements = dice.Pick({1, 4000, 1000000});
+  o.max_virtual_stages = 3;
+  o.suggest = false;
+  o.top = 3;
+  // Most cases hold something, which keeps them small.
+  if (dice.Between(0, 2) > 0) o.micro_batch = dice.Pick({1, 1, 2});
+  if (dice.Between(0, 2) == 0) o.pp = dice.Pick({1, 2});
+  if (dice.Between(0, 2) == 0) o.sharding = dice.Coin() ? Sharding::kZero1 : Sharding::kNone;
+  if (dice.Between(0, 2) == 0) o.sequence_parallel = dice.Coin();
+  if (dice.Between(0, 3) == 0) o.recompute = static_cast<Recompute>(dice.Between(0, 2));
+  return {std::move(model), std::move(cluster), std::move(costs), o};
+}
+
+TEST(SearchBruteForce, FindsWhatTryingEverythingFinds) {
+  const int64_t wanted = std::getenv("MESHWRIGHT_LONG") != nullptr ? 500 : 60;
+  Dice dice(7);
+  int64_t feasible = 0, tight = 0, infeasible = 0, illegal = 0;
+  for (int64_t n = 0; n < wanted; ++n) {
+    int64_t gpus = 1;
+    Case c = RandomCase(dice, gpus);
+    SCOPED_TRACE("case " + std::to_string(n));
+    // First with all the memory there is, to learn what the fastest plan needs; then with less.
+    const auto free = FindPlans(c.model, c.cluster, c.costs, c.options);
+    if (free.ok() && dice.Between(0, 3) > 0) {
+      int64_t peak = 0;
+      for (const MemoryBreakdown& m : free->plans.front().memory) peak = std::max(peak, m.total());
+      c.options.memory_limit = Bytes(peak * dice.Between(30, 110) / 100);
+      ++tight;
+    }
+    const auto found = FindPlans(c.model, c.cluster, c.costs, c.options);
+    std::map<std::string, double> all = BruteForce(c).Run(gpus);
+    ASSERT_EQ(found.ok(), !all.empty())
+        << (found.ok() ? ShortName(found->plans[0].plan) : found.status().message());
+    if (!found.ok()) {
+      EXPECT_EQ(found.status().code(), StatusCode::kInfeasible);
+      (free.ok() ? infeasible : illegal) += 1;
+      continue;
+    }
+    ++feasible;
+    std::vector<double> best;
+    for (const auto& [name, time] : all) best.push_back(time);
+    std::sort(best.begin(), best.end());
+    ASSERT_EQ(found->plans.size(), std::min<size_t>(best.size(), 3));
+    for (size_t i = 0; i < found->plans.size(); ++i) {
+      ASSERT_NEAR(found->plans[i].objective_s, best[i], 1e-12 + 1e-9 * best[i])
+          << ShortName(found->plans[i].plan);
+      const auto lowered = Lower(found->plans[i].plan);
+      ASSERT_TRUE(lowered.ok()) << lowered.status().message();
+      for (size_t p = 0; p < lowered->programs.size(); ++p) {
+        EXPECT_EQ(lowered->programs[p].arena.size, found->plans[i].memory[p].arena());
+      }
+    }
+  }
+  EXPECT_GT(feasible, wanted / 3);
+  EXPECT_GT(tight, wanted / 3);
+  EXPECT_GT(infeasible, 0);
+  RecordProperty("illegal", static_cast<int>(illegal));
+}
+
+TEST(SearchBruteForce, DoesNotDependOnOrderOrThreads) {
+  Dice dice(99);
+  for (int64_t n = 0; n < 40; ++n) {
+    int64_t gpus = 1;
+    Case c = RandomCase(dice, gpus);
+    c.options.micro_batch.reset();
+    const auto plain = FindPlans(c.model, c.cluster, c.costs, c.options);
+    for (const uint64_t seed : {1, 2, 3}) {
+      c.options.shuffle_seed = seed;
+      c.options.threads = static_cast<int>(seed);
+      const auto other = FindPlans(c.model, c.cluster, c.costs, c.options);
+      ASSERT_EQ(plain.ok(), other.ok());
+      if (!plain.ok()) {
+        EXPECT_EQ(plain.status(), other.status());
+        continue;
+      }
+      ASSERT_EQ(plain->plans.size(), other->plans.size());
+      for (size_t i = 0; i < plain->plans.size(); ++i) {
+        EXPECT_EQ(plain->plans[i].plan, other->plans[i].plan);
+        EXPECT_EQ(plain->plans[i].objective_s, other->plans[i].objective_s);
+      }
+      EXPECT_EQ(plain->counts.evaluated, other->counts.evaluated);
+      EXPECT_EQ(plain->counts.feasible, other->counts.feasible);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace meshwright::planner

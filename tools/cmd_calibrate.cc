@@ -1,0 +1,72 @@
+// meshwright calibrate: measures what this machine's CPU ranks cost.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "tools/commands.h"
+#include "tools/cpu_profile.h"
+#include "tools/table.h"
+
+namespace meshwright::tools {
+namespace {
+
+struct CalibrateArguments {
+  std::string device = "cpu";
+  std::string output;
+};
+
+Status Calibrate(const CalibrateArguments& a, Output& output) {
+  if (a.device == "cuda") {
+    return Unsupported("--device cuda: measuring GPUs is not in this build; --device cpu measures the CPU, and "
+                       "cost_models/profiles has the shipped GPU profiles");
+  }
+  MW_ASSIGN_OR_RETURN(const CpuMachine cpu, MeasureThisCpu(output));
+  const cost::DeviceProfile& profile = cpu.profile;
+  if (!a.output.empty()) {
+    MW_RETURN_IF_ERROR(WriteFileAtomically(a.output, cost::ToYaml(profile)));
+    output.Progress(fmt::format("profile: {}", a.output));
+  }
+  nlohmann::json& document = output.document();
+  document = {{"name", profile.name},
+              {"description", profile.description},
+              {"cores", cpu.host.cores},
+              {"memory_bytes", cpu.host.memory.value()},
+              {"core_memory_bandwidth_bytes_per_s", profile.cpu->core_memory_bandwidth.value.value()},
+              {"memory_bandwidth_bytes_per_s", profile.memory_bandwidth.value.value()},
+              {"launch_overhead_s", profile.launch_overhead.value.value()},
+              {"collective_latency_s", profile.cpu->collective_latency.value.value()},
+              {"profile", a.output.empty() ? cpu.profile_path : a.output},
+              {"errors", nlohmann::json::array()}};
+  Table table({"", ""});
+  table.Row({"processor", fmt::format("{}, {} cores, {}", profile.description, cpu.host.cores,
+                                      BytesText(cpu.host.memory.value()))});
+  for (const cost::PeakRate& peak : profile.peaks) {
+    const std::string precision(cost::ToString(peak.precision));
+    document["peak_flops_per_s"][precision] = peak.rate.value.value();
+    table.Row({"fastest product, " + precision, fmt::format("{} GFLOP/s a core", NumberText(peak.rate.value.value() / 1e9))});
+  }
+  table.Row({"memory", fmt::format("{} GB/s one core, {} GB/s all cores",
+                                   NumberText(profile.cpu->core_memory_bandwidth.value.value() / 1e9),
+                                   NumberText(profile.memory_bandwidth.value.value() / 1e9))});
+  table.Row({"start of an op", SecondsText(profile.launch_overhead.value.value())});
+  table.Row({"collective of two", SecondsText(profile.cpu->collective_latency.value.value())});
+  table.Row({"kept in", cpu.profile_path.empty() ? "(nowhere)" : cpu.profile_path});
+  output.Text(HeadingText("this machine's CPU", output.style()) + table.ToText(output.style()));
+  return Status::Ok();
+}
+
+}  // namespace
+
+Command CalibrateCommand() {
+  auto arguments = std::make_shared<CalibrateArguments>();
+  return {"calibrate", "measure this machine; later predictions for --cluster cpu use it",
+          [arguments](OptionSet& options) {
+            options.Choice("--device", &arguments->device, {"cpu", "cuda"}, "what to measure");
+            options.Text("-o,--output", &arguments->output, "FILE", "write the profile here too");
+          },
+          [arguments](Output& output) { return Calibrate(*arguments, output); }};
+}
+
+}  // namespace meshwright::tools

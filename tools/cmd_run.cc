@@ -1,0 +1,214 @@
+// meshwright run: trains by a plan on CPU ranks.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "planner/lower/lower.h"
+#include "planner/verify/verify.h"
+#include "runtime/mpi_communicator.h"
+#include "tools/commands.h"
+#include "tools/evaluate.h"
+#include "tools/resolve.h"
+#include "tools/run_job.h"
+#include "tools/run_view.h"
+#include "tools/table.h"
+#include "topologies/cluster_io.h"
+
+namespace meshwright::tools {
+namespace {
+
+// Rows that `run` keeps in memory, of a few hundred bytes each.
+constexpr int64_t kMaxTraceRows = 4'000'000;
+
+struct RunArguments {
+  std::string plan, data, trace, device = "cpu", comm, dtype, optimizer, decay = "constant";
+  int64_t steps = 1, warmup = 0, seed = 1;
+  std::optional<int64_t> nproc;
+  runtime::LrOptions lr;
+  runtime::OptimizerOptions optimizer_options;
+  double deadline_s = 60.0;
+  bool deterministic = false;
+};
+
+void Declare(RunArguments* a, OptionSet& options) {
+  options.Positional("plan", &a->plan, "plan.json");
+  options.Require("plan");
+  options.Text("--data", &a->data, "FILE|mock", "text (a byte is a token), token ids (.bin, .u16, .u32), or 'mock'");
+  options.Require("--data");
+  options.Int("--steps", &a->steps, {1, 1'000'000'000}, "optimizer steps");
+  options.Require("--steps");
+  options.Choice("--device", &a->device, {"cpu", "cuda"}, "where the ranks compute");
+  options.Choice("--comm", &a->comm, {"threads", "mpi"}, "how ranks talk; default: mpi under an MPI launcher, else threads");
+  options.Int("--nproc", &a->nproc, {1, 1024}, "ranks; must be what the plan has");
+  options.Text("--trace", &a->trace, "FILE", "write what ran when in Chrome's trace format");
+  options.Real("--deadline", &a->deadline_s, {1.0, 1e6}, "seconds after which a missing partner is an error");
+  options.Heading("Training");
+  options.Choice("--optimizer", &a->optimizer, {"adamw", "sgd"}, "default: the plan's");
+  options.Real("--lr", &a->lr.peak, {0.0, 1e6}, "learning rate after the warm-up");
+  options.Real("--min-lr", &a->lr.floor, {0.0, 1e6}, "learning rate at the end of the decay");
+  options.Int("--warmup", &a->warmup, {0, 1'000'000'000}, "steps of linear rise");
+  options.Choice("--decay", &a->decay, {"constant", "cosine", "linear"}, "of the learning rate, down to --min-lr at the last step");
+  options.Real("--weight-decay", &a->optimizer_options.weight_decay, {0.0, 1e3}, "decoupled; of matrices only");
+  options.Real("--clip", &a->optimizer_options.clip, {0.0, 1e9}, "largest global gradient norm; 0: no clipping");
+  options.Int("--seed", &a->seed, {0, INT64_MAX}, "of initial weights and the order of samples");
+  options.Choice("--dtype", &a->dtype, {"fp32", "fp64", "bf16"}, "default: the plan's");
+  options.Flag("--deterministic", &a->deterministic, "bit-identical from run to run; CPU ranks always are");
+}
+
+/// The plan with what the command line changes; whether a prediction in it still holds.
+Result<planner::Plan> PlanToRun(const RunArguments& a, bool* changed) {
+  MW_ASSIGN_OR_RETURN(planner::Plan plan, LoadPlan(a.plan));
+  const planner::Plan as_read = plan;
+  if (!a.dtype.empty()) plan.dtype = planner::ParseDType(a.dtype).value();
+  if (!a.optimizer.empty()) plan.optimizer = planner::ParseOptimizerKind(a.optimizer).value();
+  *changed = plan.dtype != as_read.dtype || plan.optimizer != as_read.optimizer;
+  if (plan.dtype == planner::DType::kBf16) {
+    return Unsupported(fmt::format("{}: the plan computes in bf16, CPU ranks compute in fp32 and fp64; pass --dtype "
+                                   "fp32", a.plan));
+  }
+  if (a.nproc && *a.nproc != plan.world_size()) {
+    return InvalidInput(fmt::format("--nproc {}: the plan has {} ranks; pass --nproc {} or make a plan with --gpus {}",
+                                    *a.nproc, plan.world_size(), plan.world_size(), *a.nproc));
+  }
+  return plan;
+}
+
+Status CheckMemory(const planner::Programs& programs, const Launcher& launcher, bool mpi) {
+  MW_ASSIGN_OR_RETURN(const topologies::LocalMachine machine, topologies::ProbeLocalMachine());
+  const auto arena = [&](size_t r) {
+    return programs.programs[static_cast<size_t>(programs.ranks[r].program)].arena.size;
+  };
+  int64_t bytes = 0;
+  for (size_t r = 0; r < programs.ranks.size(); ++r) {
+    if (!mpi || static_cast<int64_t>(r) == launcher.rank) bytes += arena(r);
+    if (bytes > machine.memory.value()) break;
+  }
+  if (bytes <= machine.memory.value()) return Status::Ok();
+  return Infeasible(fmt::format("the ranks here need {} or more, this machine has {}; use a smaller model, batch or "
+                                "--seq, or recomputation", BytesText(bytes), BytesText(machine.memory.value())));
+}
+
+Result<std::unique_ptr<runtime::DataSource>> OpenData(const RunArguments& a, const planner::Plan& plan) {
+  runtime::DataOptions data;
+  data.path = a.data;
+  data.seed = static_cast<uint64_t>(a.seed);
+  for (const planner::ModuleSpec& module : plan.model.modules) data.vocab = std::max(data.vocab, module.vocab);
+  data.sequence = plan.sequence;
+  data.global_batch = plan.global_batch;
+  return runtime::OpenDataSource(data);
+}
+
+Result<runtime::RunOptions> ToRunOptions(const RunArguments& a, int64_t trace_rows, Output& output) {
+  runtime::RunOptions options;
+  options.steps = a.steps;
+  options.seed = static_cast<uint64_t>(a.seed);
+  options.lr = a.lr;
+  options.lr.warmup_steps = a.warmup;
+  MW_ASSIGN_OR_RETURN(options.lr.decay, runtime::ParseLrDecay(a.decay));
+  options.lr.decay_steps = options.lr.decay == runtime::LrDecay::kConstant ? 0 : a.steps;
+  MW_RETURN_IF_ERROR(runtime::CheckLrOptions(options.lr));
+  options.optimizer = a.optimizer_options;
+  options.deadline_s = a.deadline_s;
+  if (!a.trace.empty() && trace_rows > kMaxTraceRows) {
+    return InvalidInput(fmt::format("--trace: {} rows; at most {}: run fewer --steps", Thousands(trace_rows),
+                                    Thousands(kMaxTraceRows)));
+  }
+  options.trace = !a.trace.empty() || (output.json() && trace_rows <= kMaxTraceRows);
+  return options;
+}
+
+/// Lines of rank 0: all of them as JSON, about twenty and at least one every two seconds for people.
+std::function<void(const runtime::StepReport&)> StepPrinter(int64_t steps, Output& output) {
+  using Clock = std::chrono::steady_clock;
+  auto last = std::make_shared<Clock::time_point>(Clock::now());
+  const int64_t every = std::max<int64_t>(1, steps / 20);
+  return [steps, every, last, &output](const runtime::StepReport& report) {
+    if (report.rank != 0) return;
+    if (output.json()) output.JsonLine(StepJson(report));
+    const auto now = Clock::now();
+    const int64_t step = report.step + 1;
+    if (step != 1 && step != steps && step % every != 0 && now - *last < std::chrono::seconds(2)) return;
+    *last = now;
+    output.Progress(StepText(report, steps));
+  };
+}
+
+/// What the plan says of CPU ranks here; simulated anew when the command line changed it.
+Result<planner::Prediction> PredictionFor(const planner::Plan& plan, bool changed, Output& output) {
+  MW_ASSIGN_OR_RETURN(const topologies::Cluster cluster, ClusterOfPlan(plan));
+  if (cluster.Device(0).kind != topologies::DeviceKind::kCpu) return planner::Prediction();
+  if (!changed) return plan.prediction;
+  MW_ASSIGN_OR_RETURN(const cost::DeviceProfile profile, ProfileOf(cluster, output));
+  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(profile, plan.dtype));
+  MW_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(plan, cluster, costs, {}));
+  return std::move(evaluation.simulated.prediction);
+}
+
+/// --comm, or what the launcher suggests.
+Result<bool> UseMpi(const RunArguments& a, const Launcher& launcher, int64_t ranks, Output& output) {
+  if (!launcher.name.empty()) {
+    output.Progress(fmt::format("found {} ({} = {}): rank {} of a job", launcher.name, launcher.variable,
+                                launcher.size, launcher.rank));
+  }
+  const bool mpi = a.comm.empty() ? launcher.mpi && runtime::MpiSession::Available() : a.comm == "mpi";
+  if (!mpi) {
+    if (launcher.size > 1) {
+      output.Warn(fmt::format("--comm threads: each of the {} processes runs all {} ranks; pass --comm mpi to share "
+                              "them", launcher.size, ranks));
+    }
+    return false;
+  }
+  if (!runtime::MpiSession::Available()) {
+    return Unsupported("--comm mpi: this build has no MPI; install Open MPI and build again, or pass --comm threads");
+  }
+  if (!runtime::MpiSession::Launched() && ranks > 1) {
+    return InvalidInput(fmt::format("--comm mpi: no MPI launcher started this process; use 'mpirun -n {} meshwright "
+                                    "run ...', or --comm threads", ranks));
+  }
+  return true;
+}
+
+Status RunPlan(const RunArguments& a, Output& output) {
+  const Launcher launcher = FindLauncher();
+  if (launcher.mpi && launcher.rank > 0 && a.comm != "threads") output.Mute();
+  if (a.device == "cuda") {
+    return Unsupported("--device cuda: running on GPUs is not in this build; pass --device cpu");
+  }
+  bool changed = false;
+  MW_ASSIGN_OR_RETURN(const planner::Plan plan, PlanToRun(a, &changed));
+  MW_ASSIGN_OR_RETURN(const bool mpi, UseMpi(a, launcher, plan.world_size(), output));
+  MW_ASSIGN_OR_RETURN(const planner::Programs programs, planner::Lower(plan));
+  MW_RETURN_IF_ERROR(planner::Verify(programs, {}));
+  MW_RETURN_IF_ERROR(CheckMemory(programs, launcher, mpi));
+  MW_ASSIGN_OR_RETURN(const auto data, OpenData(a, plan));
+  MW_ASSIGN_OR_RETURN(runtime::RunOptions options, ToRunOptions(a, TraceRowsOf(programs, a.steps), output));
+  options.on_step = StepPrinter(a.steps, output);
+  output.Progress(fmt::format("{} on {} ranks as {}, {}", planner::ShortName(plan), plan.world_size(),
+                              mpi ? "MPI processes" : "threads", planner::ToString(plan.dtype)));
+  MW_ASSIGN_OR_RETURN(const JobSummary job, mpi ? RunMpiJob(programs, *data, options)
+                                                : RunThreadsJob(programs, *data, options));
+  if (launcher.mpi && mpi && launcher.rank > 0) return Status::Ok();
+  MW_ASSIGN_OR_RETURN(const planner::Prediction predicted, PredictionFor(plan, changed, output));
+  output.document() = JobJson(job, predicted);
+  output.Text(JobText(job, plan, predicted, output.style()));
+  if (a.trace.empty()) return Status::Ok();
+  MW_RETURN_IF_ERROR(WriteFileAtomically(a.trace, planner::WriteChromeTrace(job.trace)));
+  output.Progress(fmt::format("trace of {} rows: {} (open it in chrome://tracing or ui.perfetto.dev)",
+                              Thousands(job.trace_rows), a.trace));
+  return Status::Ok();
+}
+
+}  // namespace
+
+Command RunCommand() {
+  auto arguments = std::make_shared<RunArguments>();
+  return {"run", "trains by a plan; predicted beside measured at the end",
+          [arguments](OptionSet& options) { Declare(arguments.get(), options); },
+          [arguments](Output& output) { return RunPlan(*arguments, output); }};
+}
+
+}  // namespace meshwright::tools

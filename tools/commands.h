@@ -1,0 +1,16 @@
+// The commands, one .cc file each.
+#pragma once
+
+#include "tools/command_line.h"
+
+namespace meshwright::tools {
+
+Command TopoCommand();
+Command PlanCommand();
+Command EstimateCommand();
+Command SimulateCommand();
+Command VerifyCommand();
+Command RunCommand();
+Command CalibrateCommand();
+
+}  // namespace meshwright::tools

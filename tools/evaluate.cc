@@ -1,0 +1,100 @@
+#include "tools/evaluate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "planner/lower/lower.h"
+#include "planner/predict/prices.h"
+#include "planner/verify/verify.h"
+#include "tools/table.h"
+#include "topologies/cluster_io.h"
+
+namespace meshwright::tools {
+namespace {
+
+/// Pipeline stages of all modules, in the order of Prediction::memory.
+int64_t StageCount(const planner::Plan& plan) {
+  int64_t count = 0;
+  for (const planner::ModulePlan& m : plan.modules) count += m.pp;
+  return count;
+}
+
+std::string LargestPart(const planner::MemoryBreakdown& m) {
+  const std::array<std::pair<const char*, int64_t>, 6> parts = {{
+      {"parameters, gradients and optimizer states: raise --tp or --pp, or cut the states with --zero 1",
+       m.parameters + m.gradients + m.optimizer},
+      {"activations saved for backward: --recompute selective or full, a smaller --micro-batch, or a "
+       "larger --tp", m.saved},
+      {"scratch of one block: a smaller --micro-batch, a shorter --seq or a larger --tp", m.scratch},
+      {"communication buffers: a smaller --micro-batch", m.communication},
+      {"labels and scalars: a smaller --global-batch or --seq", m.io},
+      {"context, libraries and communicators: use devices with more memory", m.outside},
+  }};
+  const auto most = std::max_element(parts.begin(), parts.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  return fmt::format("{} are {}", BytesText(most->second), most->first);
+}
+
+}  // namespace
+
+Result<Evaluation> Evaluate(const planner::Plan& plan, const topologies::Cluster& cluster,
+                            const cost::CostModel& costs, const planner::PredictOptions& options) {
+  Evaluation evaluation;
+  MW_ASSIGN_OR_RETURN(evaluation.programs, planner::Lower(plan));
+  MW_RETURN_IF_ERROR(planner::Verify(evaluation.programs, {}));
+  MW_ASSIGN_OR_RETURN(const planner::Prices prices, planner::MakePrices(plan, cluster, costs));
+  MW_ASSIGN_OR_RETURN(evaluation.simulated, planner::Predict(plan, evaluation.programs, prices, options));
+  return evaluation;
+}
+
+Status PlaceOn(const topologies::Cluster& cluster, planner::Plan* plan) {
+  const planner::ModulePlan& m = plan->modules.front();
+  const std::array<int, 5> sizes = {static_cast<int>(m.tp), static_cast<int>(m.cp), static_cast<int>(m.ep),
+                                    static_cast<int>(m.dp), static_cast<int>(m.pp)};
+  MW_ASSIGN_OR_RETURN(const topologies::Placement placement, cluster.BestOrder(sizes));
+  plan->placement.assign(placement.device_of_rank.begin(), placement.device_of_rank.end());
+  plan->reasons.insert(plan->reasons.end(), placement.reasons.begin(), placement.reasons.end());
+  plan->cluster_name = cluster.name();
+  plan->cluster_text = topologies::ToYaml(cluster.spec());
+  plan->cluster_fingerprint = cluster.Fingerprint();
+  return planner::CheckPlan(*plan);
+}
+
+std::vector<int64_t> DeviceBytes(const planner::Plan& plan, const topologies::Cluster& cluster,
+                                 const cost::DeviceProfile& profile) {
+  std::vector<int64_t> bytes(static_cast<size_t>(StageCount(plan)), std::numeric_limits<int64_t>::max());
+  size_t first_stage = 0;
+  for (const planner::ModulePlan& m : plan.modules) {
+    const int64_t ranks_of_stage = m.ranks() / m.pp;
+    for (int64_t i = 0; i < m.ranks(); ++i) {
+      const auto rank = static_cast<size_t>(m.rank_offset + i);
+      const topologies::DeviceInfo& device = cluster.Device(static_cast<int>(plan.placement[rank]));
+      int64_t& least = bytes[first_stage + static_cast<size_t>(i / ranks_of_stage)];
+      least = std::min(least, device.memory.value());
+      // The driver keeps a part of what the datasheet promises; CPU ranks share the machine's memory.
+      if (profile.gpu) least = std::min(least, profile.memory.value.value());
+    }
+    first_stage += static_cast<size_t>(m.pp);
+  }
+  return bytes;
+}
+
+std::vector<std::string> FitProblems(const planner::Plan& plan,
+                                     const std::vector<planner::MemoryBreakdown>& memory,
+                                     const std::vector<int64_t>& device_bytes) {
+  std::vector<std::string> problems;
+  const size_t stages = std::min(memory.size(), device_bytes.size());
+  for (size_t s = 0; s < stages; ++s) {
+    if (memory[s].total() <= device_bytes[s]) continue;
+    problems.push_back(fmt::format("stage {} of {} does not fit: it needs {} of memory on each rank, a device of "
+                                   "'{}' has {}; {}", s, stages, BytesText(memory[s].total()), plan.cluster_name,
+                                   BytesText(device_bytes[s]), LargestPart(memory[s])));
+  }
+  return problems;
+}
+
+}  // namespace meshwright::tools

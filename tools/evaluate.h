@@ -1,0 +1,40 @@
+// One split on one machine: lowered, proven, simulated; and whether it fits.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cost_models/cost_model.h"
+#include "cost_models/device_profile.h"
+#include "planner/ir/plan.h"
+#include "planner/ir/program.h"
+#include "planner/predict/predict.h"
+#include "topologies/cluster.h"
+#include "topologies/status.h"
+
+namespace meshwright::tools {
+
+struct Evaluation {
+  planner::Programs programs;
+  planner::SimulatedStep simulated;
+};
+
+/// Lower, Verify (without memory limits), MakePrices, Predict.
+Result<Evaluation> Evaluate(const planner::Plan& plan, const topologies::Cluster& cluster,
+                            const cost::CostModel& costs, const planner::PredictOptions& options);
+
+/// Puts the plan's tensor groups on the widest links of the cluster, then cp, ep, dp, pp; notes the
+/// cluster in the plan.
+Status PlaceOn(const topologies::Cluster& cluster, planner::Plan* plan);
+
+/// Bytes that a rank of each stage may use: of its smallest device, by cluster and profile.
+std::vector<int64_t> DeviceBytes(const planner::Plan& plan, const topologies::Cluster& cluster,
+                                 const cost::DeviceProfile& profile);
+
+/// A sentence for every stage that needs more than its device has.
+std::vector<std::string> FitProblems(const planner::Plan& plan,
+                                     const std::vector<planner::MemoryBreakdown>& memory,
+                                     const std::vector<int64_t>& device_bytes);
+
+}  // namespace meshwright::tools

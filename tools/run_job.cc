@@ -1,0 +1,140 @@
+#include "tools/run_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "runtime/mpi_communicator.h"
+#include "runtime/run.h"
+#include "tools/command_line.h"
+
+namespace meshwright::tools {
+namespace {
+
+using planner::Programs;
+using planner::TraceRow;
+using runtime::RunSummary;
+
+std::optional<int64_t> Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::nullopt : ParseInt(value);
+}
+
+const planner::RankProgram& ProgramOf(const Programs& programs, size_t rank) {
+  return programs.programs[static_cast<size_t>(programs.ranks[rank].program)];
+}
+
+JobSummary SummaryOf(const RunSummary& first) {
+  JobSummary job;
+  job.losses = first.losses;
+  job.grad_norms = first.grad_norms;
+  job.step_times_s = first.step_times_s;
+  return job;
+}
+
+/// `own` of every rank; all ranks pass equally many.
+Result<std::vector<int64_t>> GatherNumbers(runtime::Communicator& world, const std::vector<int64_t>& own) {
+  std::vector<int64_t> all(own.size() * static_cast<size_t>(world.size()));
+  MW_RETURN_IF_ERROR(world.AllGather(reinterpret_cast<const std::byte*>(own.data()),
+                                     reinterpret_cast<std::byte*>(all.data()),
+                                     static_cast<int64_t>(own.size()), planner::DType::kI64));
+  return all;
+}
+
+/// A row crosses as (step, task, start, end); the rest follows from the program.
+constexpr size_t kNumbersOfRow = 4;
+
+Result<std::vector<TraceRow>> GatherTrace(runtime::Communicator& world, const Programs& programs,
+                                          const std::vector<TraceRow>& own, int64_t most_rows) {
+  std::vector<int64_t> numbers;
+  numbers.reserve(static_cast<size_t>(most_rows) * kNumbersOfRow);
+  for (const TraceRow& row : own) numbers.insert(numbers.end(), {row.step, row.task, row.start_ns, row.end_ns});
+  numbers.resize(static_cast<size_t>(most_rows) * kNumbersOfRow, -1);
+  MW_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherNumbers(world, numbers));
+  std::vector<TraceRow> rows;
+  for (size_t i = 0; i < all.size(); i += kNumbersOfRow) {
+    if (all[i] < 0) continue;
+    const size_t rank = i / numbers.size();
+    const planner::RankProgram& program = ProgramOf(programs, rank);
+    const auto task = static_cast<int32_t>(all[i + 1]);
+    rows.push_back(planner::MakeTraceRow(static_cast<int32_t>(rank), all[i], task,
+                                         program.tasks[static_cast<size_t>(task)], program));
+    rows.back().start_ns = all[i + 2];
+    rows.back().end_ns = all[i + 3];
+  }
+  return rows;
+}
+
+}  // namespace
+
+Launcher FindLauncher() {
+  struct Known {
+    const char* name;
+    const char* size;
+    const char* rank;
+    bool mpi;
+  };
+  constexpr Known kKnown[] = {{"Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", true},
+                              {"PMI", "PMI_SIZE", "PMI_RANK", true},
+                              {"torchrun", "WORLD_SIZE", "RANK", false},
+                              {"Slurm", "SLURM_NTASKS", "SLURM_PROCID", false}};
+  const bool pmix = std::getenv("PMIX_RANK") != nullptr;
+  for (const Known& known : kKnown) {
+    const auto size = Variable(known.size);
+    const auto rank = Variable(known.rank);
+    if (size && rank) return {known.name, known.size, *rank, *size, known.mpi || pmix};
+  }
+  if (pmix) return {"PMIx", "PMIX_RANK", Variable("PMIX_RANK").value_or(0), 0, true};
+  return {};
+}
+
+int64_t TraceRowsOf(const Programs& programs, int64_t steps) {
+  int64_t rows = 0;
+  for (size_t r = 0; r < programs.ranks.size(); ++r) {
+    rows += static_cast<int64_t>(ProgramOf(programs, r).tasks.size());
+  }
+  return rows * steps;
+}
+
+Result<JobSummary> RunThreadsJob(const Programs& programs, runtime::DataSource& data,
+                                 const runtime::RunOptions& options) {
+  MW_ASSIGN_OR_RETURN(std::vector<RunSummary> ranks, runtime::RunOnThreads(programs, data, options));
+  JobSummary job = SummaryOf(ranks.front());
+  for (RunSummary& rank : ranks) {
+    job.planned_bytes = std::max(job.planned_bytes, rank.planned_bytes);
+    job.arena_bytes = std::max(job.arena_bytes, rank.arena_bytes);
+    job.trace.insert(job.trace.end(), std::make_move_iterator(rank.trace.begin()),
+                     std::make_move_iterator(rank.trace.end()));
+    rank.trace.clear();
+  }
+  job.trace_rows = static_cast<int64_t>(job.trace.size());
+  return job;
+}
+
+Result<JobSummary> RunMpiJob(const Programs& programs, runtime::DataSource& data,
+                             const runtime::RunOptions& options) {
+  MW_ASSIGN_OR_RETURN(const auto session, runtime::MpiSession::Start({options.deadline_s}));
+  runtime::Communicator& world = session->world();
+  if (static_cast<size_t>(world.size()) != programs.ranks.size()) {
+    return InvalidInput(fmt::format("the job has {} processes, the plan {} ranks; start it with mpirun -n {}",
+                                    world.size(), programs.ranks.size(), programs.ranks.size()));
+  }
+  MW_ASSIGN_OR_RETURN(const RunSummary own, runtime::RunOnMpi(*session, programs, data, options));
+  JobSummary job = SummaryOf(own);
+  const std::vector<int64_t> facts = {own.planned_bytes, own.arena_bytes, static_cast<int64_t>(own.trace.size())};
+  MW_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherNumbers(world, facts));
+  int64_t most_rows = 0;
+  for (size_t i = 0; i < all.size(); i += facts.size()) {
+    job.planned_bytes = std::max(job.planned_bytes, all[i]);
+    job.arena_bytes = std::max(job.arena_bytes, all[i + 1]);
+    job.trace_rows += all[i + 2];
+    most_rows = std::max(most_rows, all[i + 2]);
+  }
+  if (most_rows > 0) {
+    MW_ASSIGN_OR_RETURN(job.trace, GatherTrace(world, programs, own.trace, most_rows));
+  }
+  return job;
+}
+
+}  // namespace meshwright::tools

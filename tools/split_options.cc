@@ -1,0 +1,105 @@
+#include "tools/split_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace meshwright::tools {
+namespace {
+
+constexpr IntRange kAxis = {1, 1 << 20};
+
+}  // namespace
+
+void SplitOptions::Declare(OptionSet& options) {
+  options.Text("--model", &model, "M", "a shipped name (llama-3-8b ...), our YAML, or a Hugging Face config.json");
+  options.Int("--global-batch", &global_batch, {1, int64_t{1} << 30}, "sequences in one optimizer step");
+  options.Int("--seq", &sequence, {1, int64_t{1} << 24}, "tokens in a sequence; default: the model's maximum");
+  options.Require("--model");
+  options.Require("--global-batch");
+  options.Heading("How the model is split");
+  options.Int("--tp", &tp, kAxis, "tensor parallel ranks");
+  options.Int("--cp", &cp, kAxis, "context parallel ranks");
+  options.Int("--ep", &ep, kAxis, "expert parallel ranks");
+  options.Int("--pp", &pp, {1, 4096}, "pipeline stages");
+  options.Int("--vpp", &virtual_stages, {1, 1024}, "model chunks of each pipeline stage (interleaved schedule)");
+  options.Int("--dp", &dp, kAxis, "data parallel ranks; default: GPUs / (tp pp cp ep)");
+  options.Int("--micro-batch", &micro_batch, {1, 1 << 20}, "sequences in a micro-batch");
+  options.Ints("--layers", &layers, {1, 1 << 20}, "layers of each (virtual) stage, in order");
+  options.Choice("--recompute", &recompute, {"none", "selective", "full"}, "activations computed again in backward");
+  options.Choice("--zero", &zero, {"0", "1", "none", "zero1"}, "1: optimizer states are cut over data parallel ranks");
+  options.Choice("--sp", &sequence_parallel, {"on", "off"}, "sequence parallelism inside tensor groups; default: on where legal");
+  options.Choice("--dtype", &dtype, {"bf16", "fp32", "fp64"}, "of the arithmetic; default: bf16 on GPUs, fp32 on CPU ranks");
+  options.Choice("--optimizer", &optimizer, {"adamw", "sgd"}, "decides the optimizer's memory");
+  options.Heading("");
+}
+
+int64_t SplitOptions::ranks() const {
+  return tp.value_or(1) * cp.value_or(1) * ep.value_or(1) * pp.value_or(1) * dp.value_or(1);
+}
+
+Result<int64_t> SplitOptions::DataParallel(int64_t gpus) const {
+  const int64_t inner = tp.value_or(1) * cp.value_or(1) * ep.value_or(1) * pp.value_or(1);
+  const std::string axes = fmt::format("tp {} x pp {} x cp {} x ep {}", tp.value_or(1), pp.value_or(1),
+                                       cp.value_or(1), ep.value_or(1));
+  if (dp) {
+    if (inner * *dp <= gpus) return *dp;
+    return Infeasible(fmt::format("{} x dp {} needs {} GPUs, there are {}; pass --gpus {} or make an axis smaller",
+                                  axes, *dp, inner * *dp, gpus, inner * *dp));
+  }
+  if (inner <= gpus && gpus % inner == 0) return gpus / inner;
+  return Infeasible(fmt::format("{} GPUs cannot be divided by {} = {}; pass --gpus with a multiple of {}, or other axes",
+                                gpus, axes, inner, inner));
+}
+
+planner::DType SplitOptions::DTypeOn(bool cpu) const {
+  if (dtype.empty()) return cpu ? planner::DType::kF32 : planner::DType::kBf16;
+  return planner::ParseDType(dtype).value();  // one of the choices
+}
+
+std::optional<planner::Recompute> SplitOptions::HeldRecompute() const {
+  if (recompute.empty()) return std::nullopt;
+  return planner::ParseRecompute(recompute).value();
+}
+
+std::optional<planner::Sharding> SplitOptions::HeldSharding() const {
+  if (zero.empty()) return std::nullopt;
+  return zero == "1" || zero == "zero1" ? planner::Sharding::kZero1 : planner::Sharding::kNone;
+}
+
+std::optional<bool> SplitOptions::HeldSequenceParallel() const {
+  if (sequence_parallel.empty()) return std::nullopt;
+  return sequence_parallel == "on";
+}
+
+planner::OptimizerKind SplitOptions::Optimizer() const {
+  return planner::ParseOptimizerKind(optimizer).value();
+}
+
+Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const Machine& machine) {
+  planner::SplitRequest request;
+  MW_ASSIGN_OR_RETURN(request.dp, options.DataParallel(machine.gpus));
+  request.tp = options.tp.value_or(1);
+  request.cp = options.cp.value_or(1);
+  request.ep = options.ep.value_or(1);
+  request.pp = options.pp.value_or(1);
+  request.virtual_stages = options.virtual_stages.value_or(1);
+  request.micro_batch = options.micro_batch.value_or(1);
+  request.global_batch = *options.global_batch;
+  request.sequence = options.sequence.value_or(0);
+  request.sequence_parallel = options.HeldSequenceParallel();
+  request.sharding = options.HeldSharding().value_or(planner::Sharding::kNone);
+  if (const auto recompute = options.HeldRecompute()) request.recompute = {*recompute};
+  request.layers = options.layers;
+  request.dtype = options.DTypeOn(machine.on_cpu());
+  request.optimizer = options.Optimizer();
+  return request;
+}
+
+int64_t MaxSequence(const planner::ModelSpec& model) {
+  int64_t longest = 0;
+  for (const planner::ModuleSpec& module : model.modules) longest = std::max(longest, module.max_positions);
+  return longest;
+}
+
+}  // namespace meshwright::tools

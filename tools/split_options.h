@@ -1,0 +1,45 @@
+// The options that name a model, a batch and (parts of) a split: shared by `plan` and `estimate`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/ir/model_spec.h"
+#include "planner/ir/plan.h"
+#include "planner/lower/make_plan.h"
+#include "tools/command_line.h"
+#include "tools/resolve.h"
+#include "topologies/status.h"
+
+namespace meshwright::tools {
+
+/// Axes that the user holds; empty ones are free.
+struct SplitOptions {
+  std::string model;
+  std::optional<int64_t> global_batch, sequence;
+  std::optional<int64_t> tp, cp, ep, pp, virtual_stages, dp, micro_batch;
+  std::vector<int64_t> layers;  ///< per virtual stage
+  std::string recompute, zero, sequence_parallel, dtype, optimizer = "adamw";
+
+  void Declare(OptionSet& options);
+
+  /// tp x cp x ep x pp x dp with 1 for what is not held.
+  int64_t ranks() const;
+  /// dp, or what is left of `gpus`. kInfeasible when the axes do not divide them.
+  Result<int64_t> DataParallel(int64_t gpus) const;
+  planner::DType DTypeOn(bool cpu) const;  ///< default: bf16 on GPUs, fp32 on CPU ranks
+  std::optional<planner::Recompute> HeldRecompute() const;
+  std::optional<planner::Sharding> HeldSharding() const;
+  std::optional<bool> HeldSequenceParallel() const;
+  planner::OptimizerKind Optimizer() const;
+};
+
+/// The split with 1 (none) for what is not held and dp from the number of GPUs.
+Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const Machine& machine);
+
+/// Longest sequence of the model's modules; 0: no limit stated.
+int64_t MaxSequence(const planner::ModelSpec& model);
+
+}  // namespace meshwright::tools

@@ -1,0 +1,21 @@
+// Captures and clusters as text and JSON.
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "tools/output.h"
+#include "topologies/cluster.h"
+#include "topologies/parse_nvidia_smi_topo.h"
+
+namespace meshwright::tools {
+
+/// Islands, GPUs with links, NICs and NUMA nodes, legend and warnings of a capture.
+std::string TopoText(const topologies::TopoReport& report, const Style& style);
+
+/// Hosts, devices, islands, what groups of devices can do, sources and warnings.
+std::string ClusterText(const topologies::Cluster& cluster, const Style& style);
+nlohmann::json ClusterJson(const topologies::Cluster& cluster);
+
+}  // namespace meshwright::tools
