@@ -93,6 +93,7 @@ Status ShowCapture(const TopoArguments& a, const std::string& text, Output& outp
   }
   if (!a.gpu.empty() && !cluster.ok()) return cluster.status().WithContext(source);
   output.document() = topologies::ToJson(*report);
+  output.document()["notes"] = TopoNotes(*report);
   output.Text(TopoText(*report, output.style()));
   if (cluster.ok()) {
     output.Text(ClusterText(*cluster, output.style()));

@@ -39,6 +39,29 @@ std::string LargestPart(const planner::MemoryBreakdown& m) {
   return fmt::format("{} are {}", BytesText(most->second), most->first);
 }
 
+void WarnOfNetwork(const topologies::Cluster& cluster, planner::Plan* plan) {
+  const int64_t tp = plan->modules.front().tp;
+  for (size_t first = 0; tp > 1 && first < plan->placement.size(); first += static_cast<size_t>(tp)) {
+    const std::vector<int> group(plan->placement.begin() + static_cast<int64_t>(first),
+                                 plan->placement.begin() + static_cast<int64_t>(first) + tp);
+    const auto path = cluster.Group(group);
+    if (!path.ok() || path->network_bandwidth.value() <= 0) continue;
+    plan->warnings.push_back(fmt::format(
+        "tensor groups of {} cross hosts: ranks {} to {} share {} GB/s of network; --tp {} would stay on the links of one "
+        "host", tp, first, first + static_cast<size_t>(tp) - 1, NumberText(path->network_bandwidth.value() / 1e9),
+        path->max_per_host));
+    return;
+  }
+}
+
+void WarnOfBubble(planner::Plan* plan) {
+  const planner::ModulePlan& m = plan->modules.front();
+  if (plan->micro_batches >= m.pp) return;
+  plan->warnings.push_back(fmt::format(
+      "{} micro-batches for {} pipeline stages: at most {} stages work at a time; raise --global-batch to {} or lower "
+      "--pp or --micro-batch", plan->micro_batches, m.pp, plan->micro_batches, m.pp * plan->micro_batch * m.dp));
+}
+
 }  // namespace
 
 Result<Evaluation> Evaluate(const planner::Plan& plan, const topologies::Cluster& cluster,
@@ -61,6 +84,8 @@ Status PlaceOn(const topologies::Cluster& cluster, planner::Plan* plan) {
   plan->cluster_name = cluster.name();
   plan->cluster_text = topologies::ToYaml(cluster.spec());
   plan->cluster_fingerprint = cluster.Fingerprint();
+  WarnOfNetwork(cluster, plan);
+  WarnOfBubble(plan);
   return planner::CheckPlan(*plan);
 }
 

@@ -38,18 +38,22 @@ int64_t SplitOptions::ranks() const {
   return tp.value_or(1) * cp.value_or(1) * ep.value_or(1) * pp.value_or(1) * dp.value_or(1);
 }
 
-Result<int64_t> SplitOptions::DataParallel(int64_t gpus) const {
+Result<int64_t> SplitOptions::DataParallel(const Machine& machine) const {
+  const int64_t gpus = machine.gpus;
   const int64_t inner = tp.value_or(1) * cp.value_or(1) * ep.value_or(1) * pp.value_or(1);
   const std::string axes = fmt::format("tp {} x pp {} x cp {} x ep {}", tp.value_or(1), pp.value_or(1),
                                        cp.value_or(1), ep.value_or(1));
+  const topologies::Cluster& cluster = machine.cluster;
+  const std::string there = fmt::format("{} of the {} devices ({} hosts) of cluster '{}'", gpus, cluster.device_count(),
+                                        cluster.host_count(), cluster.name());
   if (dp) {
     if (inner * *dp <= gpus) return *dp;
-    return Infeasible(fmt::format("{} x dp {} needs {} GPUs, there are {}; pass --gpus {} or make an axis smaller",
-                                  axes, *dp, inner * *dp, gpus, inner * *dp));
+    return Infeasible(fmt::format("{} x dp {} needs {} devices, there are {}; pass --gpus {} (hosts are added) or "
+                                  "make an axis smaller", axes, *dp, inner * *dp, there, inner * *dp));
   }
   if (inner <= gpus && gpus % inner == 0) return gpus / inner;
-  return Infeasible(fmt::format("{} GPUs cannot be divided by {} = {}; pass --gpus with a multiple of {}, or other axes",
-                                gpus, axes, inner, inner));
+  return Infeasible(fmt::format("{} = {} does not divide {} (remainder {}); pass --gpus with a multiple of {}, more "
+                                "--nodes, or other axes", axes, inner, there, gpus % inner, inner));
 }
 
 planner::DType SplitOptions::DTypeOn(bool cpu) const {
@@ -78,7 +82,7 @@ planner::OptimizerKind SplitOptions::Optimizer() const {
 
 Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const Machine& machine) {
   planner::SplitRequest request;
-  MW_ASSIGN_OR_RETURN(request.dp, options.DataParallel(machine.gpus));
+  MW_ASSIGN_OR_RETURN(request.dp, options.DataParallel(machine));
   request.tp = options.tp.value_or(1);
   request.cp = options.cp.value_or(1);
   request.ep = options.ep.value_or(1);

@@ -143,6 +143,23 @@ std::vector<int> FirstHosts(const Cluster& cluster) {
 
 }  // namespace
 
+std::vector<std::string> TopoNotes(const TopoReport& report) {
+  std::vector<std::string> pairs;
+  size_t count = 0;
+  for (int a = 0; a < report.gpus; ++a) {
+    for (int b = a + 1; b < report.gpus; ++b) {
+      const topologies::TopoLink& link = report.LinkBetween(a, b);
+      const int distance = PcieDistance(link.kind);
+      if (distance < 1 || distance > 2) continue;  // PIX and PXB, where drivers use peer access
+      if (++count <= 8) pairs.push_back(fmt::format("GPU{}-GPU{} ({})", a, b, ToString(link)));
+    }
+  }
+  if (count == 0) return {};
+  return {fmt::format("the matrix does not prove that peer access works: PCIe access control (ACS) or an IOMMU can break it, "
+                      "and collectives then hang. Check with 'nvidia-smi topo -p2p r' and a copy between: {}{}",
+                      fmt::join(pairs, ", "), count > 8 ? fmt::format(" and {} more pairs", count - 8) : "")};
+}
+
 std::string TopoText(const TopoReport& report, const Style& style) {
   std::string names;
   for (const std::string& name : report.gpu_names) {
@@ -168,6 +185,7 @@ std::string TopoText(const TopoReport& report, const Style& style) {
   }
   text += HeadingText("GPUs", style) + table.ToText(style);
   for (const std::string& warning : report.warnings) text += style.yellow + "warning: " + style.off + warning + "\n";
+  for (const std::string& note : TopoNotes(report)) text += "note: " + note + "\n";
   return text;
 }
 

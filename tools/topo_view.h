@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -13,6 +14,9 @@ namespace meshwright::tools {
 
 /// Islands, GPUs with links, NICs and NUMA nodes, legend and warnings of a capture.
 std::string TopoText(const topologies::TopoReport& report, const Style& style);
+
+/// What the matrix does not prove, a sentence each: peer access between GPUs joined over PCIe.
+std::vector<std::string> TopoNotes(const topologies::TopoReport& report);
 
 /// Hosts, devices, islands, what groups of devices can do, sources and warnings.
 std::string ClusterText(const topologies::Cluster& cluster, const Style& style);

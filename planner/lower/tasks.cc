@@ -699,8 +699,10 @@ class ProgramBuilder {
 }  // namespace
 
 int64_t EdgeSlots(const ModulePlan& module, int64_t micro_batches, bool wraps) {
-  if (!wraps || module.virtual_stages == 1) return 2;
-  return 2 + InterleavingGroup(module.pp, micro_batches) - module.pp;
+  const bool ahead = wraps && module.virtual_stages > 1;
+  const int64_t slots = ahead ? 2 + InterleavingGroup(module.pp, micro_batches) - module.pp : 2;
+  const int64_t chunks = ahead ? module.virtual_stages - 1 : module.virtual_stages;
+  return std::min(slots, chunks * micro_batches);  // no more than there are messages in a step
 }
 
 RankProgram BuildRankProgram(const Plan& plan, size_t module, int64_t stage) {

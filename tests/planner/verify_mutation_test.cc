@@ -112,7 +112,7 @@ std::vector<Mutation> MessageMutations() {
          block.ops.front().attributes = back.attributes;
          block.ops.front().stream = back.stream;
        },
-       {"messages", "rank 0", "rank 4", "Send act(0,2)"}},
+       {"messages", "rank 0", "rank 4", "Send act(0,3)", "Recv act(0,2)"}},
       {"WrongSize",
        [](Programs& p) {
          RankProgram& own = Own(p, 4);
@@ -155,11 +155,16 @@ std::vector<Mutation> MessageMutations() {
       {"OtherCollective",
        [](Programs& p) {
          RankProgram& own = Own(p, 6);
-         Op& op = OwnBlock(own, TaskOf(own, "ReduceGrads(1)").instances.front()).ops.front();
-         op.kind = OpKind::kAllReduce;
-         op.operands.resize(1);
+         for (Task& task : own.tasks) {
+           if (task.kind != TaskKind::kReduceGrads) continue;
+           Op& op = OwnBlock(own, task.instances.front()).ops.front();
+           if (op.kind != OpKind::kReduceScatter) continue;
+           op.kind = OpKind::kAllReduce;
+           op.operands.resize(1);
+           break;
+         }
        },
-       {"messages", "rank 4", "rank 6", "ReduceGrads(1)", "reduce_scatter and all_reduce"}},
+       {"messages", "rank 4", "rank 6", "ReduceGrads(", "reduce_scatter and all_reduce"}},
   };
 }
 
@@ -257,8 +262,8 @@ std::vector<Mutation> StructureMutations() {
       {"OutsideTheSlot",
        [](Programs& p) {
          RankProgram& own = Own(p, 1);
-         LayerOf(TaskOf(own, "Forward(0,0)"), 1).base[At(Region::kSaved)] +=
-             own.arena.slot_bytes - 256;
+         LayerOf(TaskOf(own, "Forward(0,0)"), 1).base[At(Region::kSaved)] =
+             own.arena.saved + own.arena.slot_bytes - 256;
        },
        {"addresses", "rank 1", "Forward(0,0)", "slot"}},
       {"ParametersOverlap",
