@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <cstring>
 
 #include "runtime/arena.h"
 
@@ -14,6 +16,7 @@ using planner::TensorView;
 
 constexpr int64_t kRepetitions = 5;
 constexpr int64_t kAlign = 64;
+constexpr size_t kMostCopies = 256;
 
 double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -26,8 +29,11 @@ void Fill(std::byte* at, int64_t count, F value) {
 }
 
 void FillOperand(const TensorView& view, std::byte* at) {
-  // Values around zero, of a size that neither overflows nor becomes denormal when ops repeat.
-  const auto real = [](int64_t i) { return 0.02 * static_cast<double>(i % 11) - 0.09; };
+  // Spread over -0.5 to 0.5 without a pattern, since elementary functions branch on their argument.
+  const auto real = [](int64_t i) {
+    const uint64_t mixed = (static_cast<uint64_t>(i) + 1) * 0x9E3779B97F4A7C15ULL;
+    return static_cast<double>(mixed >> 40) * 0x1p-24 - 0.5;
+  };
   const auto id = [](int64_t i) { return i * 7 % 64; };
   switch (view.dtype) {
     case DType::kF32:
@@ -93,13 +99,28 @@ Result<BenchResult> TimeKernel(const BenchCase& from, double seconds) {
   if (kernel == nullptr) {
     return Unsupported(planner::ToString(from.kind) + ": no CPU kernel to measure");
   }
-  Arena arena(bench.bytes, 0);
+  // Ops of a run find their operands outside of the nearest caches: take turns with several copies.
+  const int64_t stride = std::max<int64_t>(bench.bytes, kAlign);
+  const auto copies = std::clamp<size_t>(static_cast<size_t>(kBenchFootprint / stride), 1, kMostCopies);
+  Arena arena(stride * static_cast<int64_t>(copies), 0);
   if (arena.data() == nullptr) return RunFailed("the machine has no memory to measure kernels in");
-  for (const TensorView& view : bench.block.tensors) FillOperand(view, arena.data() + view.offset);
-  const OpCall call{bench.context, bench.block, bench.op, bench.instance, bench.task, arena.data()};
+  std::vector<OpCall> calls;
+  for (size_t c = 0; c < copies; ++c) {
+    std::byte* base = arena.data() + static_cast<int64_t>(c) * stride;
+    if (c == 0) {
+      for (const TensorView& view : bench.block.tensors) FillOperand(view, base + view.offset);
+    } else {
+      std::memcpy(base, arena.data(), static_cast<size_t>(bench.bytes));
+    }
+    calls.push_back({bench.context, bench.block, bench.op, bench.instance, bench.task, base});
+  }
+  size_t turn = 0;
   const auto batch = [&](int64_t ops, double* took) -> Status {
     const double start = Seconds();
-    for (int64_t i = 0; i < ops; ++i) MW_RETURN_IF_ERROR(kernel(call));
+    for (int64_t i = 0; i < ops; ++i) {
+      MW_RETURN_IF_ERROR(kernel(calls[turn]));
+      turn = turn + 1 < copies ? turn + 1 : 0;
+    }
     *took = Seconds() - start;
     return Status::Ok();
   };

@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -34,28 +35,35 @@ constexpr int64_t kVocab = 256;
 constexpr int64_t kHeads = 4;
 constexpr int64_t kHeadDim = 32;
 
-OpAttributes AttentionAttributes(int64_t sequence) {
+double BytesOf(const planner::OpWork& work) {
+  return static_cast<double>(work.bytes_read + work.bytes_written);
+}
+
+OpAttributes AttentionAttributes(int64_t sequence, int64_t head_dim = kHeadDim) {
   OpAttributes a;
   a.sequence = sequence;
   a.batch = kBatch;
   a.heads = a.kv_heads = kHeads;
-  a.head_dim = kHeadDim;
+  a.head_dim = head_dim;
   a.scale = 0.2;
   a.rope_theta = 10000.0;
   return a;
 }
 
-BenchCase Attention(OpKind kind, int64_t sequence, DType t) {
+BenchCase Attention(OpKind kind, int64_t sequence, int64_t head_dim, DType t) {
   const int64_t rows = sequence * kBatch;
+  const int64_t width = kHeads * head_dim;
   const int64_t scores = std::min<int64_t>(sequence, 64) * sequence;  // as the lowering asks for
   const bool grad = kind == OpKind::kAttentionGrad;
-  BenchCase c{kind, AttentionAttributes(sequence), {{"qkv", {rows, 3 * kHidden}, t},
-                                                    {"o", {rows, kHidden}, t},
-                                                    {"lse", {kBatch, kHeads, sequence}, t},
-                                                    {"workspace", {grad ? 2 * scores : scores}, t}}};
+  BenchCase c{kind,
+              AttentionAttributes(sequence, head_dim),
+              {{"qkv", {rows, 3 * width}, t},
+               {"o", {rows, width}, t},
+               {"lse", {kBatch, kHeads, sequence}, t},
+               {"workspace", {grad ? 2 * scores : scores}, t}}};
   if (grad) {
-    c.operands.push_back({"do", {rows, kHidden}, t});
-    c.operands.push_back({"dqkv", {rows, 3 * kHidden}, t});
+    c.operands.push_back({"do", {rows, width}, t});
+    c.operands.push_back({"dqkv", {rows, 3 * width}, t});
   }
   return c;
 }
@@ -147,35 +155,42 @@ std::vector<BenchCase> OtherCases(DType t) {
   };
 }
 
-double BytesOf(const planner::OpWork& work) {
-  return static_cast<double>(work.bytes_read + work.bytes_written);
-}
 
 Status MeasureKernels(DType dtype, double seconds, CpuMeasurement* out) {
   for (const auto& list : {NormCases(dtype), ActivationCases(dtype), OtherCases(dtype)}) {
     for (const BenchCase& bench : list) {
       MW_ASSIGN_OR_RETURN(const BenchResult result, TimeKernel(bench, seconds));
       out->kernels.push_back(
-          {bench.kind, bench.attributes, dtype, BytesOf(result.work) / result.seconds, 0.0});
+          {bench.kind, bench.attributes, dtype, BytesOf(result.work) / result.seconds});
     }
   }
   return Status::Ok();
 }
 
-/// Two lengths tell the part that grows with the length from the one that grows with its square.
+/// Wide and narrow heads at a length where the scores are most of the work tell products from scores;
+/// a short sequence leaves what grows with the bytes.
 Status MeasureAttention(DType dtype, double seconds, CpuMeasurement* out) {
+  constexpr int64_t kLong = 256, kShort = 32, kWideHead = 64, kNarrowHead = 8;
+  const auto scores = [dtype](int64_t sequence) {
+    return static_cast<double>(sequence * sequence / 2 * kHeads * kBatch * planner::SizeOf(dtype));
+  };
   for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionGrad}) {
-    MW_ASSIGN_OR_RETURN(const BenchResult brief, TimeKernel(Attention(kind, 32, dtype), seconds));
-    MW_ASSIGN_OR_RETURN(const BenchResult full, TimeKernel(Attention(kind, 256, dtype), seconds));
-    const double a = BytesOf(brief.work), b = brief.work.flops;
-    const double c = BytesOf(full.work), d = full.work.flops;
-    const double determinant = a * d - b * c;
-    double per_byte = (brief.seconds * d - full.seconds * b) / determinant;
-    double per_flop = (full.seconds * a - brief.seconds * c) / determinant;
-    // Noise may put all of the time into one part.
-    if (!(per_byte > 0)) per_byte = brief.seconds / a * 1e-3;
-    if (!(per_flop > 0)) per_flop = full.seconds / d * 1e-3;
-    out->kernels.push_back({kind, AttentionAttributes(32), dtype, 1.0 / per_byte, 1.0 / per_flop});
+    const auto time = [&](int64_t sequence, int64_t head_dim) {
+      return TimeKernel(Attention(kind, sequence, head_dim, dtype), seconds);
+    };
+    MW_ASSIGN_OR_RETURN(const BenchResult wide, time(kLong, kWideHead));
+    MW_ASSIGN_OR_RETURN(const BenchResult narrow, time(kLong, kNarrowHead));
+    MW_ASSIGN_OR_RETURN(const BenchResult brief, time(kShort, kHeadDim));
+    // Noise may leave nothing to a part; it then counts for a thousandth of its case.
+    const auto part = [](double rest, double whole) { return std::max(rest, 1e-3 * whole); };
+    const double per_flop = part(wide.seconds - narrow.seconds, wide.seconds) /
+                            (wide.work.flops - narrow.work.flops);
+    const double per_score =
+        part(narrow.seconds - per_flop * narrow.work.flops, narrow.seconds) / scores(kLong);
+    const double rest = brief.seconds - per_flop * brief.work.flops - per_score * scores(kShort);
+    const double per_byte = part(rest, brief.seconds) / BytesOf(brief.work);
+    out->kernels.push_back({kind, AttentionAttributes(kLong), dtype, 1.0 / per_byte, 1.0 / per_flop,
+                            1.0 / per_score});
   }
   return Status::Ok();
 }
@@ -250,52 +265,54 @@ struct StepCost {
   double wall_s = 0.0;  ///< best step
 };
 
-/// Cost of one step: the difference of runs of many and few steps leaves out the set-up.
+/// Cost of one step: the difference of runs of many and few steps leaves out the set-up. Noise only adds
+/// to a run, so the least of several repetitions counts.
 Result<StepCost> MeasureStep(const planner::Programs& programs) {
-  constexpr int64_t kFew = 2, kMany = 8;
+  constexpr std::array<int64_t, 2> kSteps = {2, 10};
   constexpr int kRepetitions = 3;
   MW_ASSIGN_OR_RETURN(auto data, OpenDataSource({"mock", DataFormat::kMock, Sampling::kRandom, 1, 64,
                                                  programs.facts.sequence, 1}));
   StepCost cost;
-  std::array<double, kRepetitions> core{};
-  cost.wall_s = 1e9;
-  for (double& c : core) {
-    std::array<double, 2> spent{};
-    for (const int64_t steps : {kFew, kMany}) {
+  cost.wall_s = std::numeric_limits<double>::infinity();
+  std::array<double, 2> spent;
+  spent.fill(std::numeric_limits<double>::infinity());
+  for (int r = 0; r < kRepetitions; ++r) {
+    for (size_t i = 0; i < kSteps.size(); ++i) {
       RunOptions options;
-      options.steps = steps;
+      options.steps = kSteps[i];
       const double before = CpuSeconds();
       MW_ASSIGN_OR_RETURN(const auto summaries, RunOnThreads(programs, *data, options));
-      spent[steps == kMany ? 1 : 0] = CpuSeconds() - before;
+      spent[i] = std::min(spent[i], CpuSeconds() - before);
       for (const double wall : summaries.front().step_times_s) {
         if (wall > 0) cost.wall_s = std::min(cost.wall_s, wall);
       }
     }
-    c = (spent[1] - spent[0]) / static_cast<double>(kMany - kFew);
   }
-  std::sort(core.begin(), core.end());
-  cost.core_s = std::max(core[core.size() / 2], 0.0);
+  cost.core_s = std::max(spent[1] - spent[0], 0.0) / static_cast<double>(kSteps[1] - kSteps[0]);
   return cost;
 }
 
 Status MeasureExecutor(CpuMeasurement* out) {
+  constexpr int kOps = 4000;
   constexpr int kRounds = 200;
+  constexpr int64_t kFew = 16;
   const int crowd = 2 * out->cores;
-  MW_ASSIGN_OR_RETURN(const StepCost ops, MeasureStep(OpProgram(crowd, kRounds)));
-  out->op_core_s = ops.core_s / (crowd * kRounds);
+  MW_ASSIGN_OR_RETURN(const StepCost ops, MeasureStep(OpProgram(crowd, kOps, kFew)));
+  out->op_core_s = ops.core_s / (crowd * kOps);
+  MW_ASSIGN_OR_RETURN(const StepCost copies, MeasureStep(OpProgram(crowd, kRounds, kRoundCopy)));
+  const double copy_s = copies.core_s / (crowd * kRounds);
   // A round is a copy and a collective on another stream, on every rank.
   const auto core_of = [&](const StepCost& cost, int size, int groups) {
-    return std::max(cost.core_s / (groups * kRounds) - size * out->op_core_s, 0.0);
+    return std::max(cost.core_s / (groups * kRounds) - size * copy_s, 0.0);
   };
-  const int pairs = std::max(out->cores, 1);
-  MW_ASSIGN_OR_RETURN(const StepCost two, MeasureStep(RoundProgram(2, pairs, kRounds, 16)));
-  out->rendezvous_core_s = core_of(two, 2, pairs);
+  MW_ASSIGN_OR_RETURN(const StepCost two, MeasureStep(RoundProgram(2, out->cores, kRounds, kFew)));
+  out->rendezvous_core_s = core_of(two, 2, out->cores);
   constexpr int kLarge = 8;
-  MW_ASSIGN_OR_RETURN(const StepCost large, MeasureStep(RoundProgram(kLarge, 1, kRounds, 16)));
+  MW_ASSIGN_OR_RETURN(const StepCost large, MeasureStep(RoundProgram(kLarge, 1, kRounds, kFew)));
   out->member_core_s =
       std::max(core_of(large, kLarge, 1) - out->rendezvous_core_s, 0.0) / (kLarge - 2);
-  MW_ASSIGN_OR_RETURN(const StepCost lone, MeasureStep(RoundProgram(2, 1, kRounds, 16)));
-  const double latency = lone.wall_s / kRounds - out->op_core_s - core_of(lone, 2, 1);
+  MW_ASSIGN_OR_RETURN(const StepCost lone, MeasureStep(RoundProgram(2, 1, kRounds, kFew)));
+  const double latency = lone.wall_s / kRounds - copy_s - core_of(lone, 2, 1);
   out->rendezvous_latency_s = std::max(latency, 0.0);
   return Status::Ok();
 }
@@ -303,7 +320,7 @@ Status MeasureExecutor(CpuMeasurement* out) {
 /// Bytes a second of the member that moves the data, from the time of cores beyond that of a small one.
 Status MeasureMoves(DType dtype, CpuMeasurement* out) {
   constexpr int kRounds = 40;
-  constexpr int64_t kElements = 1 << 15;
+  constexpr int64_t kElements = 1 << 17;
   for (const OpKind kind :
        {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kSend}) {
     MW_ASSIGN_OR_RETURN(const StepCost small, MeasureStep(RoundProgram(2, 1, kRounds, 16, kind, dtype)));
@@ -318,7 +335,7 @@ Status MeasureMoves(DType dtype, CpuMeasurement* out) {
                                    "measure again while the machine is less busy",
                                    planner::ToString(kind)));
     }
-    out->kernels.push_back({kind, {}, dtype, times * payload / seconds, 0.0});
+    out->kernels.push_back({kind, {}, dtype, times * payload / seconds});
   }
   return Status::Ok();
 }

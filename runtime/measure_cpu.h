@@ -13,7 +13,7 @@ namespace meshwright::runtime {
 
 struct MeasureCpuOptions {
   int cores = 0;                     ///< that ranks may use; 0: the affinity mask of this process
-  double seconds_per_sample = 0.004;  ///< > 0; a sample is one kernel at one size, repeated
+  double seconds_per_sample = 0.003;  ///< > 0; a sample is one kernel at one size, repeated
   bool fp64 = true;                  ///< measure fp64 beside fp32
 };
 
@@ -30,7 +30,9 @@ struct CpuKernelSample {
   planner::OpAttributes attributes;  ///< the variant measured (norm, activation)
   planner::DType dtype = planner::DType::kF32;
   double bytes_per_s = 0.0;
-  double flops_per_s = 0.0;  ///< attention: of the part that grows with the square of the length; else 0
+  // Attention only, whose time is the sum of three parts; else 0.
+  double flops_per_s = 0.0;         ///< of its products
+  double score_bytes_per_s = 0.0;   ///< of its scores: S^2 (causal: half) a head and sample
 };
 
 struct CpuMeasurement {

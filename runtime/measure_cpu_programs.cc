@@ -10,7 +10,6 @@ using planner::DType;
 using planner::OpKind;
 using planner::Region;
 
-constexpr int64_t kSmall = 16;      // elements of the copies
 constexpr int64_t kDataAt = 4096;   // the step scalars lie before
 constexpr planner::EventId kCopied = 0;
 constexpr planner::EventId kMet = 1;
@@ -36,11 +35,11 @@ planner::RankProgram EmptyProgram(int64_t data_bytes) {
   return program;
 }
 
-planner::Block CopyBlock() {
+planner::Block CopyBlock(int64_t elements) {
   planner::Block block;
   block.name = "copy";
-  block.tensors = {View("from", DType::kF32, kSmall, kDataAt),
-                   View("to", DType::kF32, kSmall, kDataAt + 4 * kSmall)};
+  block.tensors = {View("from", DType::kF32, elements, kDataAt),
+                   View("to", DType::kF32, elements, kDataAt + 4 * elements)};
   block.ops = {Copy()};
   return block;
 }
@@ -61,7 +60,7 @@ planner::Programs Bare() {
 
 /// Operands of a collective or message of `elements` elements behind the two of the copy.
 void AddCommunication(OpKind kind, DType dtype, int size, int64_t elements, planner::Block* block) {
-  const int64_t at = kDataAt + 8 * kSmall;
+  const int64_t at = kDataAt + 8 * kRoundCopy;
   planner::Op op;
   op.kind = kind;
   op.stream = planner::kTensorStream;
@@ -93,10 +92,10 @@ void AddCommunication(OpKind kind, DType dtype, int size, int64_t elements, plan
 
 }  // namespace
 
-planner::Programs OpProgram(int ranks, int ops) {
+planner::Programs OpProgram(int ranks, int ops, int64_t elements) {
   planner::Programs programs = Bare();
-  planner::RankProgram program = EmptyProgram(8 * kSmall);
-  program.blocks = {CopyBlock()};
+  planner::RankProgram program = EmptyProgram(8 * elements);
+  program.blocks = {CopyBlock(elements)};
   program.tasks = {Repeat(ops)};
   programs.programs = {std::move(program)};
   programs.ranks.resize(static_cast<size_t>(ranks));
@@ -110,9 +109,9 @@ planner::Programs RoundProgram(int size, int groups, int rounds, int64_t element
   // Both ends of a message have programs of their own.
   for (const OpKind end : {kind, OpKind::kRecv}) {
     if (end == OpKind::kRecv && !message) break;
-    planner::RankProgram program = EmptyProgram(8 * kSmall + 16 * elements);
+    planner::RankProgram program = EmptyProgram(8 * kRoundCopy + 16 * elements);
     program.communicators = {{"group", planner::CommunicatorKind::kTensor, size}};
-    planner::Block block = CopyBlock();
+    planner::Block block = CopyBlock(kRoundCopy);
     block.ops.front().waits = {kMet};
     block.ops.front().signal = kCopied;
     AddCommunication(end, dtype, size, elements, &block);

@@ -109,6 +109,7 @@ void OptionSet::Add(const std::string& flag, const std::string& value, const std
       },
       help);
   option->type_name(value);
+  option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   if (!shown_default.empty()) option->default_str(shown_default);
   if (!heading_.empty()) option->group(heading_);
 }

@@ -55,6 +55,10 @@ Result<cost::DeviceProfile> CpuProfile(const runtime::CpuMeasurement& measured, 
     const std::string name = planner::KernelName(s.kind, s.attributes);
     const cost::Precision precision = planner::PrecisionOf(s.dtype);
     cpu.kernels.push_back({name, precision, Value(BytesPerSecond(s.bytes_per_s), when)});
+    if (s.score_bytes_per_s > 0) {
+      cpu.kernels.push_back({name + planner::kScoresSuffix, precision,
+                             Value(BytesPerSecond(s.score_bytes_per_s), when)});
+    }
     if (s.flops_per_s > 0) {
       cpu.arithmetic.push_back({name, precision, Value(FlopsPerSecond(s.flops_per_s), when)});
     }

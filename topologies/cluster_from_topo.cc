@@ -342,7 +342,7 @@ Result<Cluster> ClusterFromTopo(const TopoReport& report, const TopoOptions& opt
   spec.hosts.push_back({builder.Build(), options.nodes});
   if (options.fabric) {
     spec.fabric = *options.fabric;
-  } else if (options.nodes > 1) {
+  } else if (spec.hosts[0].host.nic_count() > 0) {
     spec.fabric = {"assumed", 1.0, kSpineLatency, Assumed("a non-blocking network was assumed"),
                    AssumedLatency()};
   }

@@ -178,18 +178,14 @@ std::optional<NodeRange> ParseNodeRange(std::string_view text) {
   if (bracketed && numbers.back() != ']') return std::nullopt;
   if (bracketed) numbers = numbers.substr(1, numbers.size() - 2);
   const char* end = numbers.data() + numbers.size();
-  auto [at, error] = std::from_chars(numbers.data(), end, range.first);
-  if (error != std::errc()) return std::nullopt;
+  std::from_chars_result read = std::from_chars(numbers.data(), end, range.first);
   range.last = range.first;
-  if (bracketed) {
-    if (at == end || *at != '-') return std::nullopt;
-    std::tie(at, error) = [&] {
-      const auto result = std::from_chars(at + 1, end, range.last);
-      return std::pair(result.ptr, result.ec);
-    }();
-    if (error != std::errc()) return std::nullopt;
+  if (bracketed && read.ec == std::errc()) {
+    if (read.ptr == end || *read.ptr != '-') return std::nullopt;
+    read = std::from_chars(read.ptr + 1, end, range.last);
   }
-  if (at != end || range.first < 0 || range.last < range.first ||
+  if (read.ec != std::errc()) return std::nullopt;
+  if (read.ptr != end || range.first < 0 || range.last < range.first ||
       range.last - range.first >= kMaxNodes) {
     return std::nullopt;
   }

@@ -206,9 +206,9 @@ Status BlockParser::CheckMatrix() const {
   const auto gpus = static_cast<size_t>(header_.gpus);
   for (size_t i = 0; i < rows_.size(); ++i) {
     if (!rows_[i]) continue;
+    const std::string where = fmt::format("line {}, row {}", rows_[i]->line, Name(i));
     for (size_t j = 0; j < rows_.size(); ++j) {
       const TopoLink& link = rows_[i]->cells[j];
-      const std::string where = fmt::format("line {}, row {}", rows_[i]->line, Name(i));
       if (i == j && link.kind != TopoLinkKind::kSelf) {
         return InvalidInput(
             fmt::format("{}: under itself stands {} instead of X; a cell is lost or added", where,

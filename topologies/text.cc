@@ -168,6 +168,13 @@ Result<std::vector<TextLine>> CleanLines(std::string_view text, size_t max_bytes
       i = SkipEscape(text, i);
       continue;
     }
+    size_t plain = i;  // the common case: a run of printable ASCII
+    while (plain < text.size() && text[plain] >= 0x20 && text[plain] < 0x7F) ++plain;
+    if (plain > i) {
+      line.text.append(text, i, plain - i);
+      i = plain;
+      continue;
+    }
     const size_t length = Utf8Length(text, i);
     if (length == 0) {
       return InvalidInput(fmt::format("line {}: byte 0x{:02X} is not UTF-8; save the text as UTF-8",

@@ -156,6 +156,10 @@ Status CountGpus(TopoHeader& header) {
     }
     ++header.gpus;
   }
+  if (header.gpus == 0) {
+    return InvalidInput(fmt::format("line {}, header: '{}' stands where GPU0 belongs", header.line,
+                                    Quoted(header.names.empty() ? "" : header.names[0])));
+  }
   return Status::Ok();
 }
 

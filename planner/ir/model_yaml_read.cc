@@ -147,7 +147,7 @@ class Reader {
   }
   /// As Take; absent or no list: a problem.
   std::optional<YAML::Node> TakeList(const std::string& key, bool required) {
-    const auto node = Take(key);
+    auto node = Take(key);
     if (broken_ || (!node && !required)) return std::nullopt;
     if (!node || !node->IsSequence()) {
       context_.problems.Add(node ? LineOf(*node) : line_, Path(key),

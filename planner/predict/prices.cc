@@ -33,6 +33,12 @@ Bytes Scaled(int64_t bytes, double share) {
   return Bytes(static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * share)));
 }
 
+/// Bytes of the scores of an attention op, half of the square when it is causal.
+int64_t ScoreBytes(const OpAttributes& a, DType dtype) {
+  const int64_t pairs = a.sequence * a.sequence / (a.causal ? 2 : 1);
+  return pairs * a.heads * a.batch * SizeOf(dtype);
+}
+
 }  // namespace
 
 /// Paths by shape of the group: for each member in order of device ids the kind of its host, its NVLink
@@ -130,9 +136,14 @@ NodePrice Prices::PriceOp(const RankProgram& program, const Block& block, const 
   price.time = whole.time;
   price.core_milli = 1000;
   price.memory_milli = whole.memory_milli;
-  // A core does not overlap the part that grows with the length with that of its square.
   if (work.kind == cost::WorkKind::kAttention) {
-    price.time += ToNanoseconds(std::min(whole.arithmetic, whole.memory));
+    // On one core its three parts add up: traffic, products and the exponentials of the scores.
+    cost::Work scores;
+    scores.precision = work.precision;
+    scores.kernel = work.kernel + kScoresSuffix;
+    scores.read = Bytes(ScoreBytes(op.attributes, WorkOf(block, op, program).dtype));
+    price.time += ToNanoseconds(std::min(whole.arithmetic, whole.memory) +
+                                model_->ExplainOp(scores).memory);
   }
   return price;
 }

@@ -37,7 +37,8 @@ class Prices {
   /// Global device of a rank.
   int DeviceOf(int32_t rank) const { return device_of_rank_[static_cast<size_t>(rank)]; }
 
-  /// A compute or host op of one rank, alone on its device (a CPU rank: on one core).
+  /// A compute or host op of one rank, alone on its device (a CPU rank: on one core; attention there is
+  /// the sum of bytes, products and scores at the rates of "attention" and "attention.scores").
   NodePrice PriceOp(const RankProgram& program, const Block& block, const Op& op) const;
 
   /// PriceOp of every op of every block; communication stays 0.
@@ -86,6 +87,9 @@ cost::Work CostWork(const RankProgram& program, const Block& block, const Op& op
 /// Name of an op's kernel in CPU profiles: that of the kind, with the variant where it matters: "copy",
 /// "norm.rms_norm", "activation.silu.gated".
 std::string KernelName(OpKind kind, const OpAttributes& attributes);
+
+/// Behind the name of an attention kernel: the part that goes with the bytes of its scores.
+inline constexpr const char* kScoresSuffix = ".scores";
 
 /// Number format of the arithmetic on `dtype`; integers count as fp32 (their ops only move memory).
 cost::Precision PrecisionOf(DType dtype);

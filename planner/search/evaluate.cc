@@ -1,6 +1,7 @@
 #include "planner/search/evaluate.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "planner/lower/make_plan.h"
@@ -119,8 +120,9 @@ double Evaluator::TimeBound() {
   }
   const double v = D(c_.virtual_stages);
   const double fixed = D(c_.pp) * v * D(costs_->join_ns()) + D(costs_->tokens_ns());
+  least_first_ns_ = first + fixed;
   // The slowest stage takes at least the mean.
-  const double scaled = first + fixed + 2 * D(c_.pp - 1) * message_ns_ * v +
+  const double scaled = least_first_ns_ + 2 * D(c_.pp - 1) * message_ns_ * v +
                         (v * D(c_.micro_batches) - 1) * (later + fixed) / D(c_.pp) +
                         v * D(step_prices_->statistics_ns());
   return scaled / v * 1e-9;
@@ -160,11 +162,14 @@ std::vector<LayerRange> Evaluator::ChunksOf(int64_t stage, int64_t begin, int64_
 
 Evaluator::StageFacts Evaluator::Compute(int64_t stage, int64_t begin, int64_t n, Recompute mode) {
   StageFacts facts;
-  std::vector<const ItemCost*> items;
+  std::vector<StageItem> items;
   std::vector<BucketItem> bucket_items;
   int64_t forward = 0, backward = 0, backward_first = 0, scratch = 0;
+  int64_t before = EndsOf(stage).first ? costs_->tokens_ns() : 0;
   const auto add = [&](ItemKind kind, const ItemCost& cost) {
-    items.push_back(&cost);
+    items.push_back({&cost, before});
+    forward += before;
+    before = 0;
     bucket_items.push_back({kind, cost.sizes.main_elements, cost.sizes.late_elements});
     forward += cost.forward_ns;
     backward += cost.backward_ns;
@@ -177,16 +182,16 @@ Evaluator::StageFacts Evaluator::Compute(int64_t stage, int64_t begin, int64_t n
     int64_t saved = 0;
     if (EndsOf(stage).first && c == 0) {
       saved += add(ItemKind::kEmbedding, costs_->embedding());
-      forward += costs_->tokens_ns();
     }
     for (int64_t l = 0; l < chunks[c].layer_count; ++l) {
       saved += add(ItemKind::kLayer, Layer(chunks[c].first_layer + l, l == 0, mode));
     }
+    before = costs_->join_ns();
     if (EndsOf(stage).last && c + 1 == chunks.size()) saved += add(ItemKind::kHead, costs_->head());
-    forward += costs_->join_ns();
     facts.slot_bytes = std::max(facts.slot_bytes, saved);
     facts.chunk_layers.push_back(chunks[c].layer_count);
   }
+  forward += before;
   const BucketSums sums = SumBuckets(rules_, bucket_items);
   facts.first_ns = D(forward + backward_first);
   facts.later_ns = D(forward + backward);
@@ -233,6 +238,39 @@ double Evaluator::Waiting(int64_t stage) const {
   return 2 * message_ns_ * D(c_.pp - 1 - stage) / D(c_.pp - stage);
 }
 
+bool Evaluator::Possible(int64_t stage, const StageFacts& f, double give_up) const {
+  if (MemoryOf(stage, f).total() > limit_[static_cast<size_t>(stage)]) return false;
+  const double v = D(c_.virtual_stages);
+  const double m = D(c_.micro_batches);
+  // What surely rises with the layers: all but the hidden part of the end of the step.
+  const double least = (v * m - 1) * f.later_ns + v * (m - 1) * Waiting(stage) +
+                       v * D(step_prices_->statistics_ns());
+  return least_first_ns_ + least <= give_up;
+}
+
+std::vector<int64_t> Evaluator::MostLayers(double give_up) {
+  const int64_t layers = context_.module().layer_count();
+  std::vector<int64_t> most(static_cast<size_t>(c_.pp), layers);
+  // With several kinds of layers the answer depends on where the stage begins.
+  if (!fixed_layers_.empty() || !context_.uniform()) return most;
+  for (int64_t p = 0; p < c_.pp; ++p) {
+    int64_t best = 0;
+    for (const Recompute mode : context_.recompute()) {
+      int64_t low = best;  // known to be possible (in some mode), or 0
+      int64_t high = layers - (c_.pp - 1) * c_.virtual_stages;
+      while (low < high) {
+        const int64_t middle = (low + high + 1) / 2;
+        const bool possible = middle < c_.virtual_stages ||
+                              Possible(p, Facts(p, 0, middle, mode), give_up);
+        (possible ? low : high) = possible ? middle : middle - 1;
+      }
+      if (low >= c_.virtual_stages) best = std::max(best, low);
+    }
+    most[static_cast<size_t>(p)] = best;
+  }
+  return most;
+}
+
 std::pair<int64_t, int64_t> Evaluator::CountRange(int64_t stage, int64_t used) const {
   const int64_t left = context_.module().layer_count() - used;
   if (!fixed_layers_.empty()) {
@@ -257,28 +295,34 @@ void Evaluator::Insert(Front& front, const Step& step) {
 }
 
 std::optional<Solution> Evaluator::Fastest(double worse_than) {
-  NeedTemplates();
+  TimeBound();
   const int64_t layers = context_.module().layer_count();
   const double fixed = 2 * D(c_.pp - 1) * message_ns_ * D(c_.virtual_stages);
   // A little slack, so that rounding never gives up a split that is as good as the bound.
   const double give_up = worse_than * 1e9 * D(c_.virtual_stages) * (1 + 1e-9) - fixed;
+  const std::vector<int64_t> most = MostLayers(give_up);
+  int64_t behind = std::accumulate(most.begin(), most.end(), int64_t{0});
+  if (behind < layers) return std::nullopt;
   std::vector<std::vector<Front>> fronts(static_cast<size_t>(c_.pp) + 1);
   for (auto& row : fronts) row.resize(static_cast<size_t>(layers) + 1);
   fronts[0][0].push_back({});
   for (int64_t p = 0; p < c_.pp; ++p) {
+    behind -= most[static_cast<size_t>(p)];  // layers that later stages can take
     for (int64_t used = 0; used <= layers; ++used) {
       const Front& from = fronts[static_cast<size_t>(p)][static_cast<size_t>(used)];
       if (from.empty()) continue;
-      const auto [low, high] = CountRange(p, used);
+      auto [low, high] = CountRange(p, used);
+      low = std::max(low, layers - used - behind);
+      high = std::min(high, most[static_cast<size_t>(p)]);
       for (int64_t n = low; n <= high; ++n) {
         for (const Recompute mode : context_.recompute()) {
           const StageFacts& f = Facts(p, used, n, mode);
-          if (MemoryOf(p, f).total() > limit_[static_cast<size_t>(p)]) continue;
+          if (!Possible(p, f, give_up)) continue;
           const double max = Maximised(p, f);
           for (size_t i = 0; i < from.size(); ++i) {
             const Step step{from[i].sum + f.first_ns, std::max(from[i].max, max), n, mode,
                             static_cast<int32_t>(i)};
-            if (step.sum + step.max > give_up) continue;
+            if (std::max(step.sum, least_first_ns_) + step.max > give_up) continue;
             Insert(fronts[static_cast<size_t>(p) + 1][static_cast<size_t>(used + n)], step);
           }
         }
@@ -340,6 +384,12 @@ std::optional<Solution> Evaluator::LeastMemory() {
 }
 
 bool Evaluator::Fits() {
+  TimeBound();
+  if (fixed_layers_.empty() && context_.uniform()) {
+    const std::vector<int64_t> most = MostLayers(std::numeric_limits<double>::infinity());
+    return *std::min_element(most.begin(), most.end()) >= c_.virtual_stages &&
+           std::accumulate(most.begin(), most.end(), int64_t{0}) >= context_.module().layer_count();
+  }
   const auto solution = LeastMemory();
   if (!solution) return false;
   for (size_t p = 0; p < solution->memory.size(); ++p) {

@@ -91,6 +91,11 @@ class Evaluator {
   /// h of the objective in ns.
   double Waiting(int64_t stage) const;
 
+  /// Fits, and may be part of a split that is not slower than `give_up` (scaled). Falls as layers rise.
+  bool Possible(int64_t stage, const StageFacts& f, double give_up) const;
+  /// Most layers that every stage can take by `Possible`; 0: none.
+  std::vector<int64_t> MostLayers(double give_up);
+
   struct Step {
     double sum = 0.0;
     double max = 0.0;
@@ -111,6 +116,7 @@ class Evaluator {
   BucketRules rules_;
   std::optional<StepPrices> step_prices_;
   double message_ns_ = 0.0;
+  double least_first_ns_ = 0.0;  ///< of all stages together
   std::vector<int64_t> fixed_layers_;  ///< per chunk (c x pp + p) where they are not searched
   std::vector<int64_t> shared_bytes_;  ///< per stage: communication and io
   std::vector<int64_t> outside_, limit_, passes_;

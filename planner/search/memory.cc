@@ -102,7 +102,9 @@ int64_t CommunicationBytes(int64_t pp, int64_t virtual_stages, int64_t micro_bat
   if (pp == 1) return 0;
   int64_t buffers = 0;
   if (virtual_stages == 1) {
-    buffers = 4 * ((stage > 0 ? 1 : 0) + (stage < pp - 1 ? 1 : 0));
+    // Two a direction and class, but no more than there are messages in a step.
+    buffers = 2 * std::min<int64_t>(2, micro_batches) *
+              ((stage > 0 ? 1 : 0) + (stage < pp - 1 ? 1 : 0));
   } else {
     buffers = 8;
     // The wrap-around edges hold what arrives while earlier chunks still run.

@@ -176,9 +176,12 @@ const StepPrices::Bucket& StepPrices::Of(int64_t elements) {
   }
   const OneOp sum = MakeOneOp(OpKind::kAllReduce, {{gradient, Access::kReadWrite}});
   b.tensor_sum_ns = CommunicationTime(sum.block, sum.op(), prices_, placed_.tensor);
-  b.norm_ns = OpTime(MakeOneOp(OpKind::kSquaredNorm,
-                               {{gradient, Access::kRead}, {cell, Access::kAccumulate}}),
-                     prices_);
+  const auto norm = [&](Access sum_access) {
+    return OpTime(
+        MakeOneOp(OpKind::kSquaredNorm, {{gradient, Access::kRead}, {cell, sum_access}}), prices_);
+  };
+  b.norm_ns = norm(Access::kAccumulate);
+  b.norm_first_ns = norm(Access::kWrite);
   TensorView state = kAbsent;
   if (rules_.states > 0) {
     state = View(d.moment, {rules_.states, rules_.sharded ? elements / rules_.dp : elements},
@@ -194,8 +197,8 @@ const StepPrices::Bucket& StepPrices::Of(int64_t elements) {
   return buckets_.emplace(elements, b).first->second;
 }
 
-int64_t EndOfStep(const std::vector<const ItemCost*>& items, const BucketSums& sums,
-                  StepPrices& prices, bool single) {
+int64_t EndOfStep(const std::vector<StageItem>& items, const BucketSums& sums, StepPrices& prices,
+                  bool single) {
   const size_t count = sums.buckets.size();
   std::vector<const StepPrices::Bucket*> bucket(count);
   for (size_t b = 0; b < count; ++b) bucket[b] = &prices.Of(sums.buckets[b]);
@@ -210,8 +213,9 @@ int64_t EndOfStep(const std::vector<const ItemCost*>& items, const BucketSums& s
     if (b >= 0) ++left[static_cast<size_t>(b)];
   }
   for (size_t i = items.size(); i-- > 0;) {
-    backward += single ? items[i]->backward_first_ns : items[i]->backward_ns;
-    kv += items[i]->kv_sum_ns;
+    const ItemCost& cost = *items[i].cost;
+    backward += single ? cost.backward_first_ns : cost.backward_ns;
+    kv += cost.kv_sum_ns;
     if (sums.bucket_of_item[i] < 0) continue;
     const auto b = static_cast<size_t>(sums.bucket_of_item[i]);
     if (--left[b] > 0) continue;
@@ -223,9 +227,9 @@ int64_t EndOfStep(const std::vector<const ItemCost*>& items, const BucketSums& s
   const int64_t kv_done = kv > 0 ? backward + kv : 0;
   int64_t data = 0;
   std::vector<int64_t> reduced(count, 0);
+  const bool alone = prices.rules().dp == 1;  // no data-parallel ops
   const auto reduce = [&](size_t b, int64_t from) {
-    data = std::max(data, from) + bucket[b]->reduce_ns;
-    reduced[b] = data;
+    reduced[b] = alone ? from : data = std::max(data, from) + bucket[b]->reduce_ns;
   };
   for (const size_t b : order) {
     if (static_cast<int32_t>(b) != sums.tied_bucket) reduce(b, std::max(ready[b], kv_done));
@@ -237,15 +241,17 @@ int64_t EndOfStep(const std::vector<const ItemCost*>& items, const BucketSums& s
   if (sums.tied_bucket >= 0) {
     const auto b = static_cast<size_t>(sums.tied_bucket);
     data = std::max(data, ready[b]) + prices.tied_sum_ns();
-    reduce(b, kv_done);
+    reduce(b, std::max(data, kv_done));
   }
 
   // Norm and optimizer on the compute stream; then parameters come back, in forward order.
   int64_t now = backward;
-  if (prices.rules().dp == 1) {  // nothing to reduce: the norm begins when all sums are there
+  if (alone) {  // the norm begins when all sums are there
     for (const int64_t done : reduced) now = std::max(now, done);
   }
-  for (size_t b = 0; b < count; ++b) now = std::max(now, reduced[b]) + bucket[b]->norm_ns;
+  for (size_t b = 0; b < count; ++b) {
+    now = std::max(now, reduced[b]) + (b == 0 ? bucket[b]->norm_first_ns : bucket[b]->norm_ns);
+  }
   now += prices.statistics_ns();
   std::vector<int64_t> stepped(count, 0);
   for (size_t b = 0; b < count; ++b) stepped[b] = now += bucket[b]->step_ns;
@@ -261,16 +267,18 @@ int64_t EndOfStep(const std::vector<const ItemCost*>& items, const BucketSums& s
   for (const int32_t b : sums.bucket_of_item) gather(b);
   // What the next forward pass waits for its parameters.
   const int64_t end = now;
-  int64_t next = sums.late_bucket >= 0
-                     ? std::max(end, gathered[static_cast<size_t>(sums.late_bucket)])
-                     : end;
+  int64_t next = end;
   int64_t forward = 0;
   for (size_t i = 0; i < items.size(); ++i) {
+    next += items[i].before_ns;
+    if (i == 0 && sums.late_bucket >= 0) {
+      next = std::max(next, gathered[static_cast<size_t>(sums.late_bucket)]);
+    }
     if (sums.bucket_of_item[i] >= 0) {
       next = std::max(next, gathered[static_cast<size_t>(sums.bucket_of_item[i])]);
     }
-    next += items[i]->forward_ns;
-    forward += items[i]->forward_ns;
+    next += items[i].cost->forward_ns;
+    forward += items[i].before_ns + items[i].cost->forward_ns;
   }
   return next - forward - backward;
 }

@@ -74,6 +74,7 @@ class StepPrices {
   struct Bucket {
     int64_t reduce_ns = 0;  ///< over data-parallel ranks; 0 without
     int64_t norm_ns = 0;
+    int64_t norm_first_ns = 0;  ///< of the first bucket, which writes the sum
     int64_t step_ns = 0;
     int64_t gather_ns = 0;      ///< of parameters under ZeRO-1
     int64_t tensor_sum_ns = 0;  ///< over the tensor group, for the late bucket
@@ -92,12 +93,18 @@ class StepPrices {
   int64_t tied_sum_ns_ = 0, statistics_ns_ = 0;
 };
 
+/// An item of a stage, in forward order.
+struct StageItem {
+  const ItemCost* cost = nullptr;
+  int64_t before_ns = 0;  ///< what forward does right before it: tokens, the sum that ends a chunk
+};
+
 /// Time that a step takes after the last backward pass of a stage: reductions that the last
 /// micro-batch's backward does not hide, key-value copies, late and tied sums, norm, optimizer, and
 /// what the next forward pass waits for gathered parameters. Buckets leave in the order in which
 /// backward completes them; the data stream runs them one after another beside compute.
-/// `items` are in forward order; `single`: the step has one micro-batch, the first and last at once.
-int64_t EndOfStep(const std::vector<const ItemCost*>& items, const BucketSums& sums,
-                  StepPrices& prices, bool single);
+/// `single`: the step has one micro-batch, the first and last at once.
+int64_t EndOfStep(const std::vector<StageItem>& items, const BucketSums& sums, StepPrices& prices,
+                  bool single);
 
 }  // namespace meshwright::planner::search

@@ -8,11 +8,10 @@ namespace {
 
 /// Equal in all but the bytes, and adjacent.
 bool Continues(const AccessSegment& a, const AccessSegment& b) {
-  return a.end == b.begin && a.obligations == b.obligations &&
-         a.reads_outside == b.reads_outside && a.reads_saved == b.reads_saved &&
-         a.accumulates_outside == b.accumulates_outside && a.writes == b.writes &&
-         a.write_slot == b.write_slot && a.write_position == b.write_position &&
-         a.reads == b.reads;
+  return a.end == b.begin && a.obligations == b.obligations && a.reads_outside == b.reads_outside &&
+         a.reads_saved == b.reads_saved && a.accumulates_outside == b.accumulates_outside &&
+         a.writes == b.writes && a.write_slot == b.write_slot &&
+         a.write_position == b.write_position && a.reads == b.reads;
 }
 
 void AddObligation(AccessSegment& segment, Obligation added) {

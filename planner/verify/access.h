@@ -1,5 +1,5 @@
-// What a block does to memory, reduced to what other blocks need to know: per byte range who must be
-// waited for before it and what it leaves behind. Depends on the block and on how its regions
+// What a block does to memory, reduced to what other blocks need to know: per byte range who must
+// be waited for before it and what it leaves behind. Depends on the block and on how its regions
 // overlap, not on where they lie, so a handful of templates serve all instances of a step.
 #pragma once
 
@@ -32,9 +32,9 @@ struct LastRead {
 struct AccessSegment {
   int64_t begin = 0, end = 0;  ///< bytes from the base of the cluster's anchor region
   std::vector<Obligation> obligations;
-  bool reads_outside = false;       ///< reads a value that the block did not write
-  bool reads_saved = false;         ///< ... through Region::kSaved
-  bool accumulates_outside = false; ///< ... and adds to it
+  bool reads_outside = false;        ///< reads a value that the block did not write
+  bool reads_saved = false;          ///< ... through Region::kSaved
+  bool accumulates_outside = false;  ///< ... and adds to it
   bool writes = false;
   int32_t write_slot = 0, write_position = 0;  ///< the last write
   std::vector<LastRead> reads;                 ///< after the last write

@@ -12,7 +12,9 @@ struct BlockOp {
 
 }  // namespace
 
-bool HasPartners(const Channel& channel) { return channel.participants.size() > 1; }
+bool HasPartners(const Channel& channel) {
+  return channel.participants.size() > 1;
+}
 
 ChannelOps ListChannelOps(const Programs& programs, const RankClasses& classes,
                           const Channels& channels) {

@@ -53,7 +53,8 @@ std::vector<Range> AllowedFor(Region region, const ArenaLayout& a, int64_t begin
   const Range scratch = area(a.scratch, a.memory.scratch, "scratch area");
   Range slot = area(a.saved, 0, "slot");
   if (a.slot_bytes > 0 && begin >= a.saved) {
-    const int64_t index = std::min((begin - a.saved) / a.slot_bytes, std::max<int64_t>(a.slots, 1) - 1);
+    const int64_t index =
+        std::min((begin - a.saved) / a.slot_bytes, std::max<int64_t>(a.slots, 1) - 1);
     slot.begin = a.saved + index * a.slot_bytes;
     slot.end = a.slots > 0 ? slot.begin + a.slot_bytes : slot.begin;
   }
@@ -102,8 +103,8 @@ Status CheckRegions(const RankProgram& program, const BlockExtents& extents,
                             range.end);
     }
     return Bad(fmt::format("{}, {}", who, verify::NameInstance(program, task, index)),
-               fmt::format("its views of region {} are bytes {}..{} of the arena; allowed is {}",
-                           r, begin, end, places));
+               fmt::format("its views of region {} are bytes {}..{} of the arena; allowed is {}", r,
+                           begin, end, places));
   }
   return Status::Ok();
 }
@@ -121,9 +122,10 @@ class ParameterViews {
     const Block& block = program_.blocks[static_cast<size_t>(instance.block)];
     if (block.phase == Phase::kStep) return Status::Ok();
     const auto base = [&](Region r) { return instance.base[static_cast<size_t>(r)]; };
-    if (!seen_.emplace(instance.block, instance.layer, base(Region::kParameter),
-                       base(Region::kParameterLate), base(Region::kGradient),
-                       base(Region::kGradientLate))
+    if (!seen_
+             .emplace(instance.block, instance.layer, base(Region::kParameter),
+                      base(Region::kParameterLate), base(Region::kGradient),
+                      base(Region::kGradientLate))
              .second) {
       return Status::Ok();
     }
@@ -131,8 +133,7 @@ class ParameterViews {
       for (const Operand& o : op.operands) {
         if (o.tensor < 0) continue;
         const TensorView& t = block.tensors[static_cast<size_t>(o.tensor)];
-        const bool parameter =
-            t.region == Region::kParameter || t.region == Region::kParameterLate;
+        const bool parameter = t.region == Region::kParameter || t.region == Region::kParameterLate;
         const bool gradient = t.region == Region::kGradient || t.region == Region::kGradientLate;
         if (!parameter && !gradient) continue;
         const int64_t area = parameter ? program_.arena.parameters : program_.arena.gradients;

@@ -25,10 +25,11 @@ Status CheckExtents(const Block& block) {
                             : t.region == Region::kScratch ? block.scratch_bytes
                                                            : end;
       if (end <= limit) continue;
-      return Bad(fmt::format("block {}, op {}: tensor {} ends at byte {} of the {} area, the block "
-                             "declares {} bytes",
-                             block.name, ToString(op.kind), t.name, end,
-                             t.region == Region::kSaved ? "saved" : "scratch", limit));
+      return Bad(
+          fmt::format("block {}, op {}: tensor {} ends at byte {} of the {} area, the block "
+                      "declares {} bytes",
+                      block.name, ToString(op.kind), t.name, end,
+                      t.region == Region::kSaved ? "saved" : "scratch", limit));
     }
   }
   return Status::Ok();
@@ -57,8 +58,9 @@ Status CheckBlocks(const Programs& programs) {
         status = CheckOp(block, block.ops[i], program).WithContext(fmt::format("op {}", i));
       }
       if (status.ok()) continue;
-      return status.WithContext(fmt::format(
-          "blocks: {}, {}", verify::NameRanksOf(programs, static_cast<int32_t>(p)), FirstUse(program, b)));
+      return status.WithContext(fmt::format("blocks: {}, {}",
+                                            verify::NameRanksOf(programs, static_cast<int32_t>(p)),
+                                            FirstUse(program, b)));
     }
   }
   return Status::Ok();

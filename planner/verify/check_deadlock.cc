@@ -82,8 +82,7 @@ class DeadlockCheck {
     };
     std::sort(ids.begin(), ids.end(),
               [&](int32_t a, int32_t b) { return Earlier(place(a), place(b)); });
-    const int32_t index =
-        programs_.ranks[static_cast<size_t>(classes_.representative(k))].program;
+    const int32_t index = programs_.ranks[static_cast<size_t>(classes_.representative(k))].program;
     const RankProgram& program = programs_.programs[static_cast<size_t>(index)];
     ClockWalk walk(program, OrdersOf(index));
     struct Mark {
@@ -118,16 +117,17 @@ class DeadlockCheck {
 
   std::string Name(int32_t id) const {
     const Posted& p = posted_[static_cast<size_t>(id)];
-    const RankProgram& program = programs_.programs[static_cast<size_t>(
-        programs_.ranks[static_cast<size_t>(p.rank)].program)];
+    const RankProgram& program =
+        programs_
+            .programs[static_cast<size_t>(programs_.ranks[static_cast<size_t>(p.rank)].program)];
     return fmt::format("{}, {}", verify::NameRank(programs_, p.rank),
                        verify::NameOp(program, p.place));
   }
 
   Status Report(const RendezvousGraph::Stop& stop) const {
     constexpr size_t kMaxLinks = 12;
-    std::string text = stop.lonely >= 0 ? "the step stops for want of a partner"
-                                        : "the step deadlocks in a cycle";
+    std::string text =
+        stop.lonely >= 0 ? "the step stops for want of a partner" : "the step deadlocks in a cycle";
     for (size_t i = 0; i < std::min(stop.links.size(), kMaxLinks); ++i) {
       text += fmt::format("; {} waits (stream order or events) for {}, which meets",
                           Name(stop.links[i].op), Name(stop.links[i].earlier));
@@ -135,9 +135,9 @@ class DeadlockCheck {
     if (stop.links.size() > kMaxLinks) {
       text += fmt::format("; ... {} more", stop.links.size() - kMaxLinks);
     }
-    text += stop.lonely >= 0
-                ? fmt::format("; {}, whose partner never comes", Name(stop.lonely))
-                : fmt::format("; {} again. Change the order of tasks or drop the wait", Name(stop.links[0].op));
+    text += stop.lonely >= 0 ? fmt::format("; {}, whose partner never comes", Name(stop.lonely))
+                             : fmt::format("; {} again. Change the order of tasks or drop the wait",
+                                           Name(stop.links[0].op));
     return Infeasible("deadlock: " + text);
   }
 

@@ -54,15 +54,16 @@ Status CheckCoordinates(const Programs& programs) {
     int64_t left = m.rank_offset >= 0 ? world - m.rank_offset : 0;
     for (int64_t size : {m.tp, m.cp, m.ep, m.dp, m.pp}) left = size >= 1 ? left / size : 0;
     if (left < 1) {
-      return Bad(fmt::format("the grid of module {} (tp {} cp {} ep {} dp {} pp {} at offset {}) "
-                             "does not fit {} ranks",
-                             m.module, m.tp, m.cp, m.ep, m.dp, m.pp, m.rank_offset, world));
+      return Bad(
+          fmt::format("the grid of module {} (tp {} cp {} ep {} dp {} pp {} at offset {}) "
+                      "does not fit {} ranks",
+                      m.module, m.tp, m.cp, m.ep, m.dp, m.pp, m.rank_offset, world));
     }
     end = std::max(end, m.rank_offset + m.ranks());
   }
   if (end != world) {
-    return Bad(fmt::format("the grids of the modules end at rank {}, but there are {} ranks", end,
-                           world));
+    return Bad(
+        fmt::format("the grids of the modules end at rank {}, but there are {} ranks", end, world));
   }
   for (size_t r = 0; r < programs.ranks.size(); ++r) {
     const RankBinding& b = programs.ranks[r];
@@ -201,7 +202,8 @@ Status CheckMembership(const Programs& programs) {
       }
       last = static_cast<int32_t>(g);
     }
-    // Listing ranks are members (CheckListings), each once: a shortfall is a member without listing.
+    // Listing ranks are members (CheckListings), each once: a shortfall is a member without
+    // listing.
     if (listings[g] == static_cast<int64_t>(group.ranks.size())) continue;
     for (int32_t rank : group.ranks) {
       const auto& own = programs.ranks[static_cast<size_t>(rank)].groups;

@@ -18,8 +18,8 @@ bool InRange(int64_t index, size_t size) {
 }
 
 Status Bad(const std::string& where, const std::string& what) {
-  return Infeasible(fmt::format("indices: {}: {}; the program is not one that lowering makes",
-                                where, what));
+  return Infeasible(
+      fmt::format("indices: {}: {}; the program is not one that lowering makes", where, what));
 }
 
 /// Shape positive, bytes below kMaxBytes.
@@ -42,9 +42,9 @@ Status CheckOpIndices(const RankProgram& program, const Block& block, const std:
     }
     const std::string_view name = RowOf(op.kind).name;
     if (!InRange(op.stream, program.streams.size())) {
-      return Bad(where, fmt::format("block {}, op {} {} is on stream {}, allowed are 0..{}",
-                                    block.name, i, name, op.stream,
-                                    static_cast<int64_t>(program.streams.size()) - 1));
+      return Bad(where,
+                 fmt::format("block {}, op {} {} is on stream {}, allowed are 0..{}", block.name, i,
+                             name, op.stream, static_cast<int64_t>(program.streams.size()) - 1));
     }
     if (op.signal != -1 && !InRange(op.signal, static_cast<size_t>(program.events))) {
       return Bad(where, fmt::format("block {}, op {} {} signals event {} of {}", block.name, i,
@@ -57,14 +57,14 @@ Status CheckOpIndices(const RankProgram& program, const Block& block, const std:
     }
     for (const Operand& o : op.operands) {
       if (o.tensor == -1 || InRange(o.tensor, block.tensors.size())) continue;
-      return Bad(where, fmt::format("block {}, op {} {} names tensor {} of {}", block.name, i,
-                                    name, o.tensor, block.tensors.size()));
+      return Bad(where, fmt::format("block {}, op {} {} names tensor {} of {}", block.name, i, name,
+                                    o.tensor, block.tensors.size()));
     }
     if ((IsCollective(op.kind) || IsMessage(op.kind)) &&
         !InRange(op.attributes.communicator, program.communicators.size())) {
-      return Bad(where, fmt::format("block {}, op {} {} is on communicator {} of {}", block.name,
-                                    i, name, op.attributes.communicator,
-                                    program.communicators.size()));
+      return Bad(where,
+                 fmt::format("block {}, op {} {} is on communicator {} of {}", block.name, i, name,
+                             op.attributes.communicator, program.communicators.size()));
     }
   }
   return Status::Ok();
@@ -133,9 +133,9 @@ Status CheckRankIndices(const Programs& programs) {
     }
     for (size_t c = 0; c < binding.groups.size(); ++c) {
       if (InRange(binding.groups[c], programs.groups.size())) continue;
-      return Bad(where, fmt::format("communicator {} is group {} of {}",
-                                    program.communicators[c].name, binding.groups[c],
-                                    programs.groups.size()));
+      return Bad(where,
+                 fmt::format("communicator {} is group {} of {}", program.communicators[c].name,
+                             binding.groups[c], programs.groups.size()));
     }
   }
   return Status::Ok();
@@ -152,11 +152,11 @@ Status CheckIndices(const Programs& programs) {
       return Bad(where, fmt::format("module {} of {}", program.module, programs.modules.size()));
     }
     where = verify::NameRanksOf(programs, static_cast<int32_t>(p));
-    if (program.events < 0 || program.events > kMaxEvents ||
-        program.streams.size() > kMaxStreams || program.streams.empty()) {
-      return Bad(where, fmt::format("{} events and {} streams; allowed are at most {} and 1..{}",
-                                    program.events, program.streams.size(), kMaxEvents,
-                                    kMaxStreams));
+    if (program.events < 0 || program.events > kMaxEvents || program.streams.size() > kMaxStreams ||
+        program.streams.empty()) {
+      return Bad(where,
+                 fmt::format("{} events and {} streams; allowed are at most {} and 1..{}",
+                             program.events, program.streams.size(), kMaxEvents, kMaxStreams));
     }
     MW_RETURN_IF_ERROR(CheckBlockIndices(program, where));
     MW_RETURN_IF_ERROR(CheckInstanceIndices(program, where));

@@ -25,11 +25,11 @@ Status CheckChunks(const ModulePlan& m) {
   for (size_t i = 0; i < m.chunks.size(); ++i) {
     const LayerRange& range = m.chunks[i];
     if (range.first_layer != next || range.layer_count < 0) {
-      return Bad(fmt::format("module {}: chunk {} of stage {} holds {} layers from {}, but the "
-                             "chunks before it end at layer {}",
-                             m.module, static_cast<int64_t>(i) / m.pp,
-                             static_cast<int64_t>(i) % m.pp, range.layer_count, range.first_layer,
-                             next));
+      return Bad(
+          fmt::format("module {}: chunk {} of stage {} holds {} layers from {}, but the "
+                      "chunks before it end at layer {}",
+                      m.module, static_cast<int64_t>(i) / m.pp, static_cast<int64_t>(i) % m.pp,
+                      range.layer_count, range.first_layer, next));
     }
     next += range.layer_count;
   }
@@ -58,12 +58,12 @@ Status CheckTaskLayers(const RankProgram& program, const Task& task, const Layer
   if (found == expected) return Status::Ok();
   size_t at = 0;
   while (at < found.size() && at < expected.size() && found[at] == expected[at]) ++at;
-  const std::string what = at >= found.size()
-                               ? fmt::format("layer {} is dropped", expected[at])
-                               : fmt::format("layer {} runs as number {} of the task{}", found[at],
-                                             at, at < expected.size()
-                                                     ? fmt::format(" instead of layer {}", expected[at])
-                                                     : ", which should be over");
+  const std::string what =
+      at >= found.size()
+          ? fmt::format("layer {} is dropped", expected[at])
+          : fmt::format("layer {} runs as number {} of the task{}", found[at], at,
+                        at < expected.size() ? fmt::format(" instead of layer {}", expected[at])
+                                             : ", which should be over");
   return Bad(fmt::format("{}, task {}: {}; its chunk is layers {}..{}", who, Label(task), what,
                          range.first_layer, range.first_layer + range.layer_count - 1));
 }
@@ -96,10 +96,9 @@ Status CheckProgram(const Programs& programs, size_t index) {
   }
   for (size_t cell = 0; cell < cells; ++cell) {
     if (forward[cell] != 0 && backward[cell] != 0) continue;
-    return Bad(fmt::format("{}: task {}({},{}) is missing", who,
-                           forward[cell] == 0 ? "Forward" : "Backward",
-                           static_cast<int64_t>(cell) / micro_batches,
-                           static_cast<int64_t>(cell) % micro_batches));
+    return Bad(fmt::format(
+        "{}: task {}({},{}) is missing", who, forward[cell] == 0 ? "Forward" : "Backward",
+        static_cast<int64_t>(cell) / micro_batches, static_cast<int64_t>(cell) % micro_batches));
   }
   return Status::Ok();
 }

@@ -59,9 +59,9 @@ Status CheckPools(const RankProgram& program, const std::string& who) {
   if (arena.slots < 0 || arena.slot_bytes < 0 ||
       (arena.slots > 0 && arena.slot_bytes > kMaxBytes / arena.slots) ||
       arena.slots * arena.slot_bytes > arena.memory.saved || arena.slots != arena.memory.slots) {
-    return Bad(who, fmt::format("{} slots of {} bytes in a saved area of {} bytes for {} slots",
-                                arena.slots, arena.slot_bytes, arena.memory.saved,
-                                arena.memory.slots));
+    return Bad(who,
+               fmt::format("{} slots of {} bytes in a saved area of {} bytes for {} slots",
+                           arena.slots, arena.slot_bytes, arena.memory.saved, arena.memory.slots));
   }
   for (const Block& block : program.blocks) {
     if (block.saved_bytes > arena.slot_bytes) {
@@ -82,13 +82,13 @@ Status CheckPools(const RankProgram& program, const std::string& who) {
 
 Status CheckLimits(const Programs& programs, const VerifyLimits& limits) {
   if (limits.device_bytes.size() > 1 && limits.device_bytes.size() != programs.ranks.size()) {
-    return Infeasible(fmt::format("memory: limits for {} devices and {} ranks; give one for each "
-                                  "rank or one for all",
-                                  limits.device_bytes.size(), programs.ranks.size()));
+    return Infeasible(
+        fmt::format("memory: limits for {} devices and {} ranks; give one for each "
+                    "rank or one for all",
+                    limits.device_bytes.size(), programs.ranks.size()));
   }
   for (size_t r = 0; r < programs.ranks.size(); ++r) {
-    const RankProgram& program =
-        programs.programs[static_cast<size_t>(programs.ranks[r].program)];
+    const RankProgram& program = programs.programs[static_cast<size_t>(programs.ranks[r].program)];
     const auto who = [&] { return verify::NameRank(programs, static_cast<int32_t>(r)); };
     if (!limits.device_bytes.empty()) {
       const int64_t device = limits.device_bytes[limits.device_bytes.size() == 1 ? 0 : r];

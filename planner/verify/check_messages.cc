@@ -12,7 +12,9 @@ namespace {
 
 using verify::OpPlace;
 
-Status Bad(const std::string& what) { return Infeasible("messages: " + what); }
+Status Bad(const std::string& what) {
+  return Infeasible("messages: " + what);
+}
 
 const RankProgram& ProgramOf(const Programs& programs, int32_t rank) {
   return programs.programs[static_cast<size_t>(programs.ranks[static_cast<size_t>(rank)].program)];
@@ -45,10 +47,10 @@ Status CheckKinds(const Programs& programs, int32_t index) {
       const CommunicatorInfo& info =
           program.communicators[static_cast<size_t>(op.attributes.communicator)];
       if (IsMessage(op.kind) == (info.kind == CommunicatorKind::kEdge)) continue;
-      return Bad(fmt::format("{}, block {}: {} on communicator {}; edges carry send and recv, all "
-                             "others collectives",
-                             verify::NameRanksOf(programs, index), block.name, ToString(op.kind),
-                             info.name));
+      return Bad(fmt::format(
+          "{}, block {}: {} on communicator {}; edges carry send and recv, all "
+          "others collectives",
+          verify::NameRanksOf(programs, index), block.name, ToString(op.kind), info.name));
     }
   }
   return Status::Ok();
@@ -74,8 +76,8 @@ Status CheckPeers(const Programs& programs) {
     for (const Use& use : uses[static_cast<size_t>(binding.program)]) {
       const Block& block = program.blocks[use.block];
       const OpAttributes& a = block.ops[use.op].attributes;
-      const Group& group = programs.groups[static_cast<size_t>(
-          binding.groups[static_cast<size_t>(a.communicator)])];
+      const Group& group =
+          programs.groups[static_cast<size_t>(binding.groups[static_cast<size_t>(a.communicator)])];
       const bool exists = a.peer >= 0 && a.peer < static_cast<int32_t>(group.ranks.size());
       if (exists && group.ranks[static_cast<size_t>(a.peer)] != static_cast<int32_t>(r)) continue;
       return Bad(fmt::format(
@@ -122,29 +124,30 @@ class ChannelCheck {
     for (size_t k = 0; k < std::min(a.size(), b.size()); ++k) {
       const std::string wrong = Mismatch(a[k], other, b[k]);
       if (wrong.empty()) continue;
-      return Bad(fmt::format("number {} on {}: {} meets {}: {}; partners must post the same ops in "
-                             "the same order",
-                             k, group_->name, NameOpOf(programs_, rank_, a[k]),
-                             NameOpOf(programs_, other, b[k]), wrong));
+      return Bad(
+          fmt::format("number {} on {}: {} meets {}: {}; partners must post the same ops in "
+                      "the same order",
+                      k, group_->name, NameOpOf(programs_, rank_, a[k]),
+                      NameOpOf(programs_, other, b[k]), wrong));
     }
     if (a.size() == b.size()) return Status::Ok();
     const bool first_longer = a.size() > b.size();
     const int32_t longer = first_longer ? rank_ : other;
     const int32_t shorter = first_longer ? other : rank_;
     const OpPlace& extra = first_longer ? a[b.size()] : b[a.size()];
-    return Bad(fmt::format("{} has no partner on {}: {} posts {} ops there, {} posts {}; add the "
-                           "missing op or drop the extra one",
-                           NameOpOf(programs_, longer, extra), group_->name,
-                           verify::NameRank(programs_, longer), std::max(a.size(), b.size()),
-                           verify::NameRank(programs_, shorter), std::min(a.size(), b.size())));
+    return Bad(
+        fmt::format("{} has no partner on {}: {} posts {} ops there, {} posts {}; add the "
+                    "missing op or drop the extra one",
+                    NameOpOf(programs_, longer, extra), group_->name,
+                    verify::NameRank(programs_, longer), std::max(a.size(), b.size()),
+                    verify::NameRank(programs_, shorter), std::min(a.size(), b.size())));
   }
 
   /// A rank of participant `p` in the group of the first participant's representative.
   int32_t RankOf(size_t p) const {
     const Channel::Participant& participant = channel_.participants[p];
     for (int32_t rank : group_->ranks) {
-      if (rank != rank_ &&
-          classes_.class_of[static_cast<size_t>(rank)] == participant.rank_class) {
+      if (rank != rank_ && classes_.class_of[static_cast<size_t>(rank)] == participant.rank_class) {
         return rank;
       }
     }
@@ -174,8 +177,8 @@ class ChannelCheck {
     const Task& s = pa.tasks[static_cast<size_t>(a.task)];
     const Task& t = pb.tasks[static_cast<size_t>(b.task)];
     const bool sends = x.kind == OpKind::kSend;
-    const bool agree = sends ? LabelsAgree(programs_, pa, s, pb, t)
-                             : LabelsAgree(programs_, pb, t, pa, s);
+    const bool agree =
+        sends ? LabelsAgree(programs_, pa, s, pb, t) : LabelsAgree(programs_, pb, t, pa, s);
     return agree ? "" : "they are of different micro-batches, chunks or directions";
   }
 

@@ -31,8 +31,8 @@ Status CheckShape(const ParameterEntry& e, int64_t tp, const std::string& who) {
                                 fmt::join(e.global_shape, ","), fmt::join(e.local_shape, ",")));
   }
   if (e.axis >= static_cast<int32_t>(e.global_shape.size())) {
-    return Bad(who, fmt::format("{} is cut along axis {} of {}", e.name, e.axis,
-                                e.global_shape.size()));
+    return Bad(who,
+               fmt::format("{} is cut along axis {} of {}", e.name, e.axis, e.global_shape.size()));
   }
   std::vector<int64_t> expected = e.global_shape;
   if (e.axis >= 0) {
@@ -56,8 +56,8 @@ Status CheckShape(const ParameterEntry& e, int64_t tp, const std::string& who) {
   }
   if (expected == e.local_shape) return Status::Ok();
   return Bad(who, fmt::format("{} has local shape [{}], its cut of [{}] over tp {} gives [{}]",
-                              e.name, fmt::join(e.local_shape, ","),
-                              fmt::join(e.global_shape, ","), tp, fmt::join(expected, ",")));
+                              e.name, fmt::join(e.local_shape, ","), fmt::join(e.global_shape, ","),
+                              tp, fmt::join(expected, ",")));
 }
 
 /// Buckets in order, disjoint, divisible by the data-parallel size, inside the area.

@@ -218,8 +218,8 @@ Status CheckRaces(const Programs& programs, bool use_templates) {
     if (!race && !use_templates) continue;
     // The two must agree: a race of the fast check that the slow one does not see is our error.
     MW_CHECK(race.has_value());
-    return Infeasible(fmt::format(
-        "races: {}: {}", verify::NameRanksOf(programs, static_cast<int32_t>(p)), *race));
+    return Infeasible(fmt::format("races: {}: {}",
+                                  verify::NameRanksOf(programs, static_cast<int32_t>(p)), *race));
   }
   return Status::Ok();
 }

@@ -12,7 +12,8 @@ namespace meshwright::planner {
 namespace {
 
 Status Bad(const std::string& what) {
-  return Infeasible("saved: " + what + "; forward and backward must lay out the slot alike, and "
+  return Infeasible("saved: " + what +
+                    "; forward and backward must lay out the slot alike, and "
                     "live tensors apart");
 }
 
@@ -70,7 +71,8 @@ const TensorView* Foreign(const Pieces& pieces, const TensorView& read, bool* ga
   return nullptr;
 }
 
-/// Reads of saved tensors in `backward` that it has not written itself, against what `forward` left.
+/// Reads of saved tensors in `backward` that it has not written itself, against what `forward`
+/// left.
 std::string Compare(const Block& forward, const Block& backward) {
   const Pieces pieces = SavedBy(forward);
   std::set<std::pair<int64_t, int64_t>> own;
@@ -86,10 +88,10 @@ std::string Compare(const Block& forward, const Block& backward) {
                            backward.name, t.name, forward.name);
       }
       if (other != nullptr) {
-        return fmt::format("block {} reads saved tensor {}, but block {} leaves tensor {} ({}) "
-                           "there",
-                           backward.name, t.name, forward.name, other->name,
-                           ToString(other->dtype));
+        return fmt::format(
+            "block {} reads saved tensor {}, but block {} leaves tensor {} ({}) "
+            "there",
+            backward.name, t.name, forward.name, other->name, ToString(other->dtype));
       }
     }
     for (const Operand& o : op.operands) {

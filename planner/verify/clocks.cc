@@ -98,7 +98,9 @@ class OrderBuilder {
 
 }  // namespace
 
-BlockOrder OrderOf(const Block& block) { return OrderBuilder(block).Build(); }
+BlockOrder OrderOf(const Block& block) {
+  return OrderBuilder(block).Build();
+}
 
 ClockWalk::ClockWalk(const RankProgram& program, const std::vector<BlockOrder>& orders)
     : orders_(orders),

@@ -1,8 +1,9 @@
 // Happens-before of one rank: vector clocks over its streams, block by block.
 //
-// Inside a block the order of ops depends on the block alone, so it is worked out once (BlockOrder).
-// What an op knows of ops outside comes from few sources: the streams it is on, the events that the
-// instance waits for, events recorded before the block. Ops with the same sources share a clock.
+// Inside a block the order of ops depends on the block alone, so it is worked out once
+// (BlockOrder). What an op knows of ops outside comes from few sources: the streams it is on, the
+// events that the instance waits for, events recorded before the block. Ops with the same sources
+// share a clock.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +24,16 @@ struct BlockOrder {
     std::vector<EventId> events;
   };
 
-  std::vector<StreamId> streams;           ///< used by the block
-  std::vector<int32_t> ops_on_stream;      ///< number of ops on each of them
-  std::vector<int32_t> last_on_stream;     ///< last op on each of them
-  std::vector<int32_t> slot;               ///< op -> index into `streams`
-  std::vector<int32_t> position;           ///< op -> 1-based place among the block's ops of its stream
+  std::vector<StreamId> streams;        ///< used by the block
+  std::vector<int32_t> ops_on_stream;   ///< number of ops on each of them
+  std::vector<int32_t> last_on_stream;  ///< last op on each of them
+  std::vector<int32_t> slot;            ///< op -> index into `streams`
+  std::vector<int32_t> position;        ///< op -> 1-based place among the block's ops of its stream
   std::vector<Source> sources;
   std::vector<std::vector<int32_t>> views;  ///< distinct sets of sources, ascending
   std::vector<int32_t> view;                ///< op -> index into `views`
-  std::vector<int32_t> known;  ///< op x streams: ops of the block done when the op ends, with itself
+  std::vector<int32_t>
+      known;  ///< op x streams: ops of the block done when the op ends, with itself
   std::vector<std::pair<EventId, int32_t>> records;  ///< event -> last op that signals it
 
   /// Op `a` (earlier in issue order) is done before op `b` starts.

@@ -6,7 +6,8 @@
 namespace meshwright::planner {
 namespace {
 
-/// group -> for each position: the class-local communicator under which that member lists the group.
+/// group -> for each position: the class-local communicator under which that member lists the
+/// group.
 using ListedAs = std::vector<std::vector<int32_t>>;
 
 ListedAs ListGroups(const Programs& programs) {

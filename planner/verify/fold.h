@@ -1,5 +1,6 @@
-// Folding: ranks that do the same with partners that do the same are one class. The quotient has one
-// participant a class, and its strict-rendezvous execution deadlocks exactly when the whole does.
+// Folding: ranks that do the same with partners that do the same are one class. The quotient has
+// one participant a class, and its strict-rendezvous execution deadlocks exactly when the whole
+// does.
 #pragma once
 
 #include <cstdint>

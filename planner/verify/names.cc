@@ -20,8 +20,8 @@ const Op& OpAt(const RankProgram& program, const OpPlace& place) {
 }
 
 std::string NameRank(const Programs& programs, int32_t rank) {
-  const RankProgram& program = programs.programs[static_cast<size_t>(
-      programs.ranks[static_cast<size_t>(rank)].program)];
+  const RankProgram& program =
+      programs.programs[static_cast<size_t>(programs.ranks[static_cast<size_t>(rank)].program)];
   return fmt::format("rank {} ({}, stage {})", rank,
                      programs.modules[static_cast<size_t>(program.module)].module, program.stage);
 }
@@ -42,18 +42,18 @@ std::string NameRanksOf(const Programs& programs, int32_t index) {
 std::string NameInstance(const RankProgram& program, int32_t task, int32_t instance) {
   const OpPlace place{task, instance, 0};
   const Instance& i = InstanceAt(program, place);
-  std::string name = fmt::format("task {}, block {}",
-                                 Label(program.tasks[static_cast<size_t>(task)]),
-                                 BlockAt(program, place).name);
+  std::string name =
+      fmt::format("task {}, block {}", Label(program.tasks[static_cast<size_t>(task)]),
+                  BlockAt(program, place).name);
   if (i.layer >= 0) name += fmt::format(" of layer {}", i.layer);
   return name;
 }
 
 std::string NameOp(const RankProgram& program, const OpPlace& place) {
   const Op& op = OpAt(program, place);
-  return fmt::format("{}, op {} {} on stream {}",
-                     NameInstance(program, place.task, place.instance), place.op,
-                     RowOf(op.kind).name, program.streams[static_cast<size_t>(op.stream)].name);
+  return fmt::format("{}, op {} {} on stream {}", NameInstance(program, place.task, place.instance),
+                     place.op, RowOf(op.kind).name,
+                     program.streams[static_cast<size_t>(op.stream)].name);
 }
 
 }  // namespace meshwright::planner::verify

@@ -31,7 +31,8 @@ struct Cell {
   int64_t begin = 0;
   std::optional<Event> write;
   std::vector<Event> reads;  ///< since the write
-  std::vector<int32_t> written;  ///< tensors that the instance of `write` has written here, in order
+  std::vector<int32_t>
+      written;  ///< tensors that the instance of `write` has written here, in order
 };
 
 class OpRaces {
@@ -115,14 +116,14 @@ class OpRaces {
     for (bool writes : {false, true}) {  // an op reads before it writes
       for (const Operand& o : op.operands) {
         if (o.tensor < 0) continue;
-        if (writes ? o.access == planner::Access::kRead : o.access == planner::Access::kWrite) continue;
+        if (writes ? o.access == planner::Access::kRead : o.access == planner::Access::kWrite)
+          continue;
         const TensorView& t = block.tensors[static_cast<size_t>(o.tensor)];
         const Span span = SpanOf(instance, t);
         auto cell = std::lower_bound(cells_.begin(), cells_.end(), span.begin,
                                      [](const Cell& c, int64_t at) { return c.begin < at; });
         for (; cell != cells_.end() && cell->begin < span.end; ++cell) {
-          auto found = writes ? Write(*cell, event, clock, o.tensor)
-                              : Read(*cell, event, clock, o);
+          auto found = writes ? Write(*cell, event, clock, o.tensor) : Read(*cell, event, clock, o);
           if (found) return fmt::format("{} (tensor {})", *found, t.name);
         }
       }
@@ -156,12 +157,12 @@ class OpRaces {
     const AreaRule rule = RuleAt(program_.arena, cell.begin);
     const Toucher writer = cell.write ? ToucherOf(*cell.write) : Toucher{};
     const Toucher reader = ToucherOf(event);
-    const ReadKind kind{operand.access == planner::Access::kAccumulate,
-                        t.region == Region::kSaved};
+    const ReadKind kind{operand.access == planner::Access::kAccumulate, t.region == Region::kSaved};
     if (!ReadIsCurrent(rule, writer, reader, kind)) {
-      return fmt::format("{} {} at byte {} of the arena; give live values their own slot or buffer, "
-                         "or put the writer in front",
-                         NameOp(program_, event.place), WhyStale(rule, writer, reader), cell.begin);
+      return fmt::format(
+          "{} {} at byte {} of the arena; give live values their own slot or buffer, "
+          "or put the writer in front",
+          NameOp(program_, event.place), WhyStale(rule, writer, reader), cell.begin);
     }
     cell.reads.push_back(event);
     return std::nullopt;
@@ -190,10 +191,10 @@ class OpRaces {
   std::string Clobbered(const Cell& cell, const Event& event) const {
     const TensorView& over =
         BlockAt(program_, event.place).tensors[static_cast<size_t>(cell.written.back())];
-    return fmt::format("{} reads byte {} of the arena, which {} has overwritten with tensor {}; "
-                       "give live tensors separate memory",
-                       NameOp(program_, event.place), cell.begin,
-                       NameOp(program_, cell.write->place), over.name);
+    return fmt::format(
+        "{} reads byte {} of the arena, which {} has overwritten with tensor {}; "
+        "give live tensors separate memory",
+        NameOp(program_, event.place), cell.begin, NameOp(program_, cell.write->place), over.name);
   }
 
   std::string Race(const Event& a, const char* what_a, const Event& b, const char* what_b,

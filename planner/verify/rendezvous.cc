@@ -35,24 +35,26 @@ Status CheckReferences(const RendezvousProgram& program) {
       for (const RendezvousOp& op : step.ops) {
         if (op.kind != RendezvousOp::Kind::kCollective) {
           if (exists(op.peer) && op.peer != r) continue;
-          return InvalidInput(fmt::format("rank {}, {}: its partner is rank {}; allowed are the "
-                                          "other ranks of 0..{}",
-                                          r, op.label, op.peer, ranks - 1));
+          return InvalidInput(
+              fmt::format("rank {}, {}: its partner is rank {}; allowed are the "
+                          "other ranks of 0..{}",
+                          r, op.label, op.peer, ranks - 1));
         }
         if (op.communicator >= 0 &&
             op.communicator < static_cast<int32_t>(program.communicators.size())) {
           const auto& members = program.communicators[static_cast<size_t>(op.communicator)];
           if (std::find(members.begin(), members.end(), r) != members.end()) continue;
         }
-        return InvalidInput(fmt::format("rank {}, {}: it is not in communicator {}", r, op.label,
-                                        op.communicator));
+        return InvalidInput(
+            fmt::format("rank {}, {}: it is not in communicator {}", r, op.label, op.communicator));
       }
     }
   }
   return Status::Ok();
 }
 
-/// Which ops meet: messages by (sender, receiver, tag), collectives by (communicator, tag), in order.
+/// Which ops meet: messages by (sender, receiver, tag), collectives by (communicator, tag), in
+/// order.
 class Matcher {
  public:
   Matcher(const RendezvousProgram& program, verify::RendezvousGraph& graph)
@@ -136,11 +138,12 @@ Status CheckRendezvous(const RendezvousProgram& program) {
   if (!stop) return Status::Ok();
   std::string text = stop->lonely >= 0 ? "stops for want of a partner" : "deadlock";
   for (const auto& link : stop->links) {
-    text += fmt::format("; {} waits for {}", Name(matcher.At(link.op)),
-                        Name(matcher.At(link.earlier)));
+    text +=
+        fmt::format("; {} waits for {}", Name(matcher.At(link.op)), Name(matcher.At(link.earlier)));
   }
   if (stop->lonely >= 0) {
-    text += fmt::format("; {} waits for a partner that never comes", Name(matcher.At(stop->lonely)));
+    text +=
+        fmt::format("; {} waits for a partner that never comes", Name(matcher.At(stop->lonely)));
   } else {
     text += "; and so on round. Post operations together or in one order on all ranks";
   }

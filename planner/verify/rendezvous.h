@@ -31,8 +31,8 @@ struct RendezvousProgram {
   std::vector<std::vector<int32_t>> communicators;  ///< members
 };
 
-/// Ok when all ranks run to their end. kInfeasible names the cycle, the operation without partner or
-/// the partners whose bytes differ; kInvalidInput: a rank or communicator that does not exist.
+/// Ok when all ranks run to their end. kInfeasible names the cycle, the operation without partner
+/// or the partners whose bytes differ; kInvalidInput: a rank or communicator that does not exist.
 Status CheckRendezvous(const RendezvousProgram& program);
 
 }  // namespace meshwright::planner

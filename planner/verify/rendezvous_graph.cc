@@ -4,10 +4,18 @@
 
 namespace meshwright::planner::verify {
 
-int32_t RendezvousGraph::AddOp() { return ops_++; }
-void RendezvousGraph::After(int32_t op, int32_t earlier) { orders_.push_back({op, earlier}); }
-void RendezvousGraph::Meet(const std::vector<int32_t>& ops) { meets_.push_back(ops); }
-void RendezvousGraph::Lonely(int32_t op) { lonely_.push_back(op); }
+int32_t RendezvousGraph::AddOp() {
+  return ops_++;
+}
+void RendezvousGraph::After(int32_t op, int32_t earlier) {
+  orders_.push_back({op, earlier});
+}
+void RendezvousGraph::Meet(const std::vector<int32_t>& ops) {
+  meets_.push_back(ops);
+}
+void RendezvousGraph::Lonely(int32_t op) {
+  lonely_.push_back(op);
+}
 
 std::vector<int32_t> RendezvousGraph::MeetingsOf() const {
   std::vector<int32_t> meeting(static_cast<size_t>(ops_), -1);
@@ -79,10 +87,10 @@ RendezvousGraph::Stop RendezvousGraph::Explain(const std::vector<int32_t>& meeti
   std::vector<Stop::Link> path;
   std::vector<int32_t> seen_at(done.size(), -1);
   Stop stop;
-  int32_t op = static_cast<int32_t>(
-      std::find_if(meeting.begin(), meeting.end(),
-                   [&](int32_t m) { return !done[static_cast<size_t>(m)]; }) -
-      meeting.begin());
+  int32_t op =
+      static_cast<int32_t>(std::find_if(meeting.begin(), meeting.end(),
+                                        [&](int32_t m) { return !done[static_cast<size_t>(m)]; }) -
+                           meeting.begin());
   while (seen_at[at(op)] < 0) {
     const size_t m = at(op);
     seen_at[m] = static_cast<int32_t>(path.size());

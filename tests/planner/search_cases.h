@@ -93,4 +93,23 @@ inline SplitRequest RandomSplit(Dice& dice, int64_t layers) {
   return r;
 }
 
+/// Two hosts of two GPUs: NVLink inside, one NIC a GPU between them; the rates are invented.
+inline constexpr const char* kTwoHosts = R"(
+meshwright_cluster: 1
+name: two-hosts
+sources:
+  test: {origin: assumed, text: "invented for a test"}
+hosts:
+  - name: host
+    count: 2
+    device: {kind: gpu, name: H100-SXM, profile: h100-sxm, memory: 80 GB, source: test}
+    nodes: [numa0, nvlink_switch0, "gpu[0-1]", "nic[0-1]", "rail[0-1]"]
+    links:
+      - {from: "gpu[0-1]", to: nvlink_switch0, kind: nvlink, label: NV18, each_way: 450 GB/s, latency: 0.5 us, source: test, latency_source: test}
+      - {from: "gpu[0-1]", to: numa0, kind: pcie, each_way: 63 GB/s, latency: 0.5 us, source: test, latency_source: test}
+      - {from: "nic[0-1]", to: numa0, kind: pcie, each_way: 63 GB/s, latency: 0.5 us, source: test, latency_source: test}
+      - {from: "nic[0-1]", to: "rail[0-1]", kind: network, each_way: 100 Gb/s, latency: 1 us, source: test, latency_source: test}
+fabric: {name: test, oversubscription: 1, source: test, spine_latency: 1 us, latency_source: test}
+)";
+
 }  // namespace meshwright::planner

@@ -1,6 +1,7 @@
 // What the verifier's tests share: lowered programs, single-rank copies, random legal plans.
 #pragma once
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,7 +24,8 @@ inline bool LongForm() {
 }
 
 inline ModelSpec TinyModel(const std::string& name) {
-  return LoadModel(std::string(MESHWRIGHT_SOURCE_DIR) + "/planner/models/" + name + ".yaml").value();
+  return LoadModel(std::string(MESHWRIGHT_SOURCE_DIR) + "/planner/models/" + name + ".yaml")
+      .value();
 }
 
 inline Programs Lowered(const ModelSpec& model, const SplitRequest& request) {
@@ -56,8 +58,7 @@ inline Task& TaskOf(RankProgram& program, const std::string& label) {
   return program.tasks[TaskAt(program, label)];
 }
 inline void EraseTask(RankProgram& program, const std::string& label) {
-  program.tasks.erase(program.tasks.begin() +
-                      static_cast<std::ptrdiff_t>(TaskAt(program, label)));
+  program.tasks.erase(program.tasks.begin() + static_cast<std::ptrdiff_t>(TaskAt(program, label)));
 }
 
 /// Gives an instance a copy of its block, so that a change concerns this instance alone.
@@ -119,6 +120,14 @@ inline RandomSplit Draw(std::mt19937& random, int64_t max_ranks) {
   r.optimizer = random() % 4 == 0 ? OptimizerKind::kSgd : OptimizerKind::kAdamW;
   r.bucket_elements = pick({0, 1000, 20000, 100000});
   return split;
+}
+
+inline std::string Describe(const RandomSplit& s) {
+  const SplitRequest& r = s.request;
+  return fmt::format("{} layers {} tp{} pp{} dp{} v{} mb{} gb{} seq{} sharding {} bucket {}",
+                     s.model.name, s.model.modules.front().layer_count(), r.tp, r.pp, r.dp,
+                     r.virtual_stages, r.micro_batch, r.global_batch, r.sequence,
+                     ToString(r.sharding), r.bucket_elements);
 }
 
 }  // namespace meshwright::planner::testing

@@ -31,8 +31,8 @@ TEST(Rendezvous, BothSendFirstDeadlocksPostedTogetherCompletes) {
   p.ranks = {{{{Send(1)}}, {{Recv(1)}}}, {{{Send(0)}}, {{Recv(0)}}}};
   const Status status = CheckRendezvous(p);
   EXPECT_EQ(status.code(), StatusCode::kInfeasible);
-  EXPECT_THAT(status.message(), AllOf(HasSubstr("deadlock"), HasSubstr("rank 0 step 0"),
-                                      HasSubstr("rank 1 step 1")));
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("deadlock"), HasSubstr("rank 0 step 0"), HasSubstr("rank 1 step 1")));
   p.ranks = {{{{Send(1), Recv(1)}}}, {{{Send(0), Recv(0)}}}};
   EXPECT_TRUE(CheckRendezvous(p).ok());
   p.ranks = {{{{Send(1)}}, {{Recv(1)}}}, {{{Recv(0)}}, {{Send(0)}}}};
@@ -66,7 +66,8 @@ TEST(Rendezvous, MissingPartnerSizesAndReferencesAreNamed) {
 
 TEST(Rendezvous, CollectivesNeedAllMembersInOneOrder) {
   const auto collective = [](int32_t communicator) {
-    return RendezvousOp{Kind::kCollective, 0, communicator, 0, 4, fmt::format("sum {}", communicator)};
+    return RendezvousOp{
+        Kind::kCollective, 0, communicator, 0, 4, fmt::format("sum {}", communicator)};
   };
   RendezvousProgram p;
   p.communicators = {{0, 1, 2}, {0, 1}};
@@ -80,7 +81,8 @@ TEST(Rendezvous, CollectivesNeedAllMembersInOneOrder) {
   EXPECT_THAT(CheckRendezvous(p).message(), HasSubstr("never comes"));
 }
 
-// --- pipelines of modules --------------------------------------------------------------------------
+// --- pipelines of modules
+// --------------------------------------------------------------------------
 
 /// Traffic between two stages; pairs of (source rank, destination rank) and, where a leader takes
 /// part for a lane of ranks, the communicators in which it passes on what it has received.
@@ -233,9 +235,9 @@ TEST(TwoEncoders, IndexFromTheSourcesDeadlocks) {
   for (int m = 4; m <= 12; ++m) {
     const Status status = CheckRendezvous(TwoEncoders(m, 0));
     EXPECT_EQ(status.code(), StatusCode::kInfeasible) << m;
-    EXPECT_THAT(status.message(), AllOf(HasSubstr("deadlock"), HasSubstr("rank 2"),
-                                        HasSubstr("rank 3"), HasSubstr("SF2 send"),
-                                        HasSubstr("SB0&RF2")))
+    EXPECT_THAT(status.message(),
+                AllOf(HasSubstr("deadlock"), HasSubstr("rank 2"), HasSubstr("rank 3"),
+                      HasSubstr("SF2 send"), HasSubstr("SB0&RF2")))
         << m;
   }
 }

@@ -52,6 +52,7 @@ TEST(MeasureCpu, MeasuresEveryKernelOfBothPrecisions) {
   for (const CpuKernelSample& s : found->kernels) {
     const bool attention = s.kind == OpKind::kAttention || s.kind == OpKind::kAttentionGrad;
     EXPECT_EQ(s.flops_per_s > 0, attention) << planner::ToString(s.kind);
+    EXPECT_EQ(s.score_bytes_per_s > 0, attention) << planner::ToString(s.kind);
   }
   EXPECT_TRUE(positive(found->core_bytes_per_s));
   EXPECT_GE(found->machine_bytes_per_s, found->core_bytes_per_s);
@@ -105,7 +106,7 @@ TEST(MeasureCpuPrograms, RunAndHaveTheirRounds) {
     EXPECT_EQ(run->front().trace.size(), 2U) << "a task a step";
     EXPECT_EQ(programs.programs.front().tasks.front().instances.size(), 5U);
   }
-  const auto run = RunOnThreads(OpProgram(3, 7), **data, options);
+  const auto run = RunOnThreads(OpProgram(3, 7, 16), **data, options);
   ASSERT_TRUE(run.ok()) << run.status().message();
   EXPECT_EQ(run->size(), 3U);
 }

@@ -4,11 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <iostream>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "communicator_battery.h"
+#include "mpi_main.h"
 
 namespace meshwright::runtime {
 namespace {
@@ -17,11 +18,7 @@ using battery::Bytes;
 using planner::DType;
 using testing::HasSubstr;
 
-std::unique_ptr<MpiSession>& Session() {
-  static std::unique_ptr<MpiSession> session;
-  return session;
-}
-Communicator& World() { return Session()->world(); }
+Communicator& World() { return TestSession()->world(); }
 
 TEST(MpiCommunicator, GivesWhatTheInterfacePromises) {
   // The largest count makes every member the owner of a piece of the sum.
@@ -72,16 +69,3 @@ TEST(MpiCommunicator, ZDisagreementAndAbortEndEveryProcess) {
 
 }  // namespace
 }  // namespace meshwright::runtime
-
-int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  auto session = meshwright::runtime::MpiSession::Start({20});
-  if (!session.ok()) {
-    std::cerr << session.status().message() << "\n";
-    return 1;
-  }
-  meshwright::runtime::Session() = std::move(session).value();
-  const int result = RUN_ALL_TESTS();
-  meshwright::runtime::Session().reset();
-  return result;
-}

@@ -378,6 +378,8 @@ TEST(FromTopoTest, ManyHosts) {
   EXPECT_EQ(eight.device_count(), 64);
   EXPECT_THAT(eight.warnings(), Contains(HasSubstr("does not say how fast the NICs are")));
   EXPECT_EQ(GroupOf(eight, {0, 8}).bandwidth, BytesPerSecond(50e9));
+  const auto grown = FromTopo(Capture("041-"), "H100-SXM").WithDevices(64);
+  EXPECT_EQ(grown->Fingerprint(), eight.Fingerprint());
   const auto report = ParseNvidiaSmiTopo(Matrix(2, {}, [](int, int) { return "NV12"; }));
   TopoOptions options;
   options.gpu = "A100-SXM-80";

@@ -200,6 +200,7 @@ TEST(RefusalsTest, NoOrPartialMatrix) {
       AllOf(HasSubstr("line 2, row GPU0: 2 cells under 3 columns"), HasSubstr("GPU2")));
   EXPECT_THAT(ErrorOf("\tGPU0\tGPU2\nGPU0\t X \tNV4\nGPU2\tNV4\t X \n"),
               AllOf(HasSubstr("line 1"), HasSubstr("GPU2 stands where GPU1 belongs")));
+  EXPECT_THAT(ErrorOf("\tGPU0N\nGPU0N\t X \n"), HasSubstr("'GPU0N' stands where GPU0 belongs"));
   EXPECT_THAT(ErrorOf("\tGPU0\tGPU1\nGPU0\t X \tNV4\tNV4\nGPU1\tNV4\t X \tNV4\n"),
               HasSubstr("more link words than the 2 columns"));
 }
