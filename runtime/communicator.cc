@@ -88,8 +88,9 @@ Status CheckSummable(planner::DType dtype, const std::string& communicator) {
       dtype == planner::DType::kI64) {
     return Status::Ok();
   }
-  return Unsupported(fmt::format("{}: sums of {} are not supported on CPU ranks; use fp32, fp64 or int64",
-                                 communicator, planner::ToString(dtype)));
+  return Unsupported(
+      fmt::format("{}: sums of {} are not supported on CPU ranks; use fp32, fp64 or int64",
+                  communicator, planner::ToString(dtype)));
 }
 
 }  // namespace meshwright::runtime

@@ -1,5 +1,5 @@
-// Communicators: a fixed group of ranks and the operations they do together. The executor knows this
-// interface only; threads and MPI implement it.
+// Communicators: a fixed group of ranks and the operations they do together. The executor knows
+// this interface only; threads and MPI implement it.
 #pragma once
 
 #include <cstddef>
@@ -58,8 +58,8 @@ class Communicator {
   /// caller's own slice of `out`; otherwise they must not overlap.
   virtual Status AllGather(const std::byte* in, std::byte* out, int64_t count,
                            planner::DType dtype) = 0;
-  /// Sum of in [size() * count]; member i keeps slice i in out [count]. `out` may be the caller's own
-  /// slice of `in`; the rest of `in` is not changed.
+  /// Sum of in [size() * count]; member i keeps slice i in out [count]. `out` may be the caller's
+  /// own slice of `in`; the rest of `in` is not changed.
   virtual Status ReduceScatter(const std::byte* in, std::byte* out, int64_t count,
                                planner::DType dtype) = 0;
   /// buffer [count] of member `root` to all.

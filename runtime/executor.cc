@@ -87,9 +87,10 @@ Status RankRun::CheckLocally() {
   const size_t ranks = programs_.ranks.size();
   if (rank_ < 0 || static_cast<size_t>(rank_) >= ranks ||
       static_cast<size_t>(world_.size()) != ranks || world_.rank() != rank_) {
-    return InvalidInput(fmt::format("the program is for {} ranks, the run has {} (this is rank {}); "
-                                    "start as many ranks as the plan has",
-                                    ranks, world_.size(), world_.rank()));
+    return InvalidInput(
+        fmt::format("the program is for {} ranks, the run has {} (this is rank {}); "
+                    "start as many ranks as the plan has",
+                    ranks, world_.size(), world_.rank()));
   }
   if (options_.steps < 0) {
     return InvalidInput(fmt::format("{} steps: must be >= 0", options_.steps));
@@ -147,9 +148,10 @@ Status RankRun::MakeCommunicators() {
                         static_cast<size_t>(bound[i]) < groups_.size() &&
                         groups_[static_cast<size_t>(bound[i])] != nullptr;
     if (exists && groups_[static_cast<size_t>(bound[i])]->size() == infos[i].size) continue;
-    return Infeasible(fmt::format("communicator {} of {} ranks is not bound to a group that has "
-                                  "rank {} in it; lower the plan again",
-                                  infos[i].name, infos[i].size, rank_));
+    return Infeasible(
+        fmt::format("communicator {} of {} ranks is not bound to a group that has "
+                    "rank {} in it; lower the plan again",
+                    infos[i].name, infos[i].size, rank_));
   }
   return Status::Ok();
 }
@@ -188,17 +190,16 @@ Status RankRun::SetUp() {
   recorder_ = std::make_unique<StepRecorder>(programs_, rank_, options_);
   runner_ = std::make_unique<OpRunner>(context_, kernels_, data_, options_, *recorder_,
                                        arena_->data(), std::move(communicators));
-  const int events = context_.program->events + kStreamEnd +
-                     static_cast<int>(order_.streams_used.size());
+  const int events =
+      context_.program->events + kStreamEnd + static_cast<int>(order_.streams_used.size());
   streams_ = std::make_unique<StreamSet>(
-      order_.streams_used, events,
-      [this](StreamId, const StreamWork& work) { RunItem(work); });
+      order_.streams_used, events, [this](StreamId, const StreamWork& work) { RunItem(work); });
   MW_RETURN_IF_ERROR(world_.Barrier());
   // One origin of time where ranks share a clock: those of one host do.
   const int64_t own = StepRecorder::SteadyNow();
   int64_t origin = own;
-  MW_RETURN_IF_ERROR(world_.Broadcast(reinterpret_cast<std::byte*>(&origin), 1,
-                                      planner::DType::kI64, 0));
+  MW_RETURN_IF_ERROR(
+      world_.Broadcast(reinterpret_cast<std::byte*>(&origin), 1, planner::DType::kI64, 0));
   constexpr int64_t kSameClockNs = 1'000'000'000;
   recorder_->SetOrigin(std::abs(origin - own) < kSameClockNs ? origin : own);
   return Status::Ok();
@@ -308,8 +309,8 @@ void RankRun::RunItem(const StreamWork& work) {
     const auto& op = *static_cast<const IssuedOp*>(work.item);
     const Status status = RunOp(op, work.step);
     if (status.ok()) return;
-    Fail(fmt::format("{}, task {} ({}), op {} ({})", where(), op.task, Label(*op.task_ptr), op.index,
-                     planner::ToString(op.op->kind)),
+    Fail(fmt::format("{}, task {} ({}), op {} ({})", where(), op.task, Label(*op.task_ptr),
+                     op.index, planner::ToString(op.op->kind)),
          status);
   } catch (const std::exception& e) {
     Fail(where(), RunFailed(fmt::format("exception: {}", e.what())));

@@ -28,8 +28,8 @@ using BusySeconds = std::array<double, kTaskKindCount>;
 struct StepReport {
   int rank = 0;
   int64_t step = 0;  ///< 0-based
-  /// Loss a token and global gradient norm, the same on all ranks; NaN when the program reads nothing
-  /// back or no token of the step counts.
+  /// Loss a token and global gradient norm, the same on all ranks; NaN when the program reads
+  /// nothing back or no token of the step counts.
   double loss = 0.0;
   double grad_norm = 0.0;
   double learning_rate = 0.0;
@@ -53,7 +53,9 @@ struct RunOptions {
   uint64_t seed = 1;  ///< of the initial parameters
   LrOptions lr;
   OptimizerOptions optimizer;
-  double deadline_s = 60.0;  ///< for an operation to meet its partners
+  /// Seconds for an operation to meet its partners. RunOnThreads makes a world with it; a world that
+  /// exists has its own.
+  double deadline_s = 60.0;
   /// Bytes the arena may have; 0: as planned. Less than planned is refused.
   int64_t arena_bytes = 0;
   bool trace = false;  ///< keep a row a task and step
@@ -72,7 +74,7 @@ struct RunOptions {
 
 struct RunSummary {
   int rank = 0;
-  std::vector<double> losses;      ///< a step each; empty when the program reads nothing back
+  std::vector<double> losses;  ///< a step each; empty when the program reads nothing back
   std::vector<double> grad_norms;
   std::vector<double> step_times_s;
   double tokens_per_s = 0.0;  ///< of all steps but the first (of that one if there is no other)
@@ -83,15 +85,15 @@ struct RunSummary {
   ShadowReport shadow;
 };
 
-/// Runs `steps` steps of rank `rank`. All ranks of `world` (as many as `programs.ranks`) call this with
-/// equal programs; that is checked first. `data` may be shared by ranks.
+/// Runs `steps` steps of rank `rank`. All ranks of `world` (as many as `programs.ranks`) call this
+/// with equal programs; that is checked first. `data` may be shared by ranks.
 ///
-/// Samples of a step are numbered 0 .. global_batch-1; row j of micro-batch i of data-parallel rank d
-/// is sample (i * dp + d) * micro_batch + j. Token arrays are [S, micro_batch], sequence first.
+/// Samples of a step are numbered 0 .. global_batch-1; row j of micro-batch i of data-parallel rank
+/// d is sample (i * dp + d) * micro_batch + j. Token arrays are [S, micro_batch], sequence first.
 ///
 /// Errors: kInfeasible for an arena that is too small or a program that is not safe to run;
-/// kRunFailed when an op fails anywhere: the first failure, with rank, step, task and op, is returned
-/// on every rank.
+/// kRunFailed when an op fails anywhere: the first failure, with rank, step, task and op, is
+/// returned on every rank.
 Result<RunSummary> Execute(const planner::Programs& programs, int rank, Communicator& world,
                            const KernelTable& kernels, DataSource& data, const RunOptions& options);
 

@@ -101,8 +101,8 @@ void AddMeetings(const planner::Programs& programs, const RankOrder& r,
 Status CheckHappensBefore(const planner::Programs& programs,
                           const std::vector<ShadowReport>& reports) {
   if (reports.size() != programs.ranks.size()) {
-    return InvalidInput(fmt::format("{} reports for {} ranks", reports.size(),
-                                    programs.ranks.size()));
+    return InvalidInput(
+        fmt::format("{} reports for {} ranks", reports.size(), programs.ranks.size()));
   }
   std::map<Meeting, Members> meetings;
   for (size_t i = 0; i < reports.size(); ++i) {

@@ -84,7 +84,8 @@ Status AppendInstance(const RankProgram& program, int32_t task_index, const Inst
 }
 
 /// Replays records and waits of one step over `latest` (event -> op that it was recorded after).
-/// In the first pass the waits lead to the last record of a step before; they are kept in the second.
+/// In the first pass the waits lead to the last record of a step before; they are kept in the
+/// second.
 void Replay(IssueOrder* order, std::vector<Dependency>* latest, bool keep) {
   const auto wait = [&](IssuedOp& issued, EventId e) {
     const Dependency& d = (*latest)[static_cast<size_t>(e)];
@@ -92,8 +93,8 @@ void Replay(IssueOrder* order, std::vector<Dependency>* latest, bool keep) {
     for (Dependency& known : issued.waits) {
       const auto& a = *order->ops[static_cast<size_t>(known.op)].op;
       if (a.stream != order->ops[static_cast<size_t>(d.op)].op->stream) continue;
-      const bool later = d.previous_step != known.previous_step ? known.previous_step
-                                                                : d.op > known.op;
+      const bool later =
+          d.previous_step != known.previous_step ? known.previous_step : d.op > known.op;
       if (later) known = d;
       return;
     }

@@ -1,5 +1,5 @@
-// Issue order: the ops of one step of a rank in the order in which its issuing thread appends them to
-// the streams, with every wait resolved to the op it waits for.
+// Issue order: the ops of one step of a rank in the order in which its issuing thread appends them
+// to the streams, with every wait resolved to the op it waits for.
 #pragma once
 
 #include <cstdint>
@@ -42,8 +42,9 @@ struct ByteRange {
 };
 ByteRange RangeOf(const IssuedOp& op, size_t i);
 
-/// Walks the program once. Also checks what memory safety rests on: indices of blocks, tensors, events
-/// and streams, the op schema, and that every operand lies in the arena. kInfeasible, naming task and op.
+/// Walks the program once. Also checks what memory safety rests on: indices of blocks, tensors,
+/// events and streams, the op schema, and that every operand lies in the arena. kInfeasible, naming
+/// task and op.
 Result<IssueOrder> MakeIssueOrder(const planner::RankProgram& program);
 
 }  // namespace meshwright::runtime

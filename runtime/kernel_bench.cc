@@ -65,7 +65,8 @@ struct Bench {
     block.name = "bench";
     op.kind = from.kind;
     op.attributes = from.attributes;
-    for (const planner::OperandRow& operand : row.operands) op.operands.push_back({-1, operand.access});
+    for (const planner::OperandRow& operand : row.operands)
+      op.operands.push_back({-1, operand.access});
     for (const BenchOperand& o : from.operands) {
       const auto index = static_cast<size_t>(planner::OperandIndex(from.kind, o.name.c_str()));
       op.operands[index].tensor = static_cast<int32_t>(block.tensors.size());
@@ -101,7 +102,8 @@ Result<BenchResult> TimeKernel(const BenchCase& from, double seconds) {
   }
   // Ops of a run find their operands outside of the nearest caches: take turns with several copies.
   const int64_t stride = std::max<int64_t>(bench.bytes, kAlign);
-  const auto copies = std::clamp<size_t>(static_cast<size_t>(kBenchFootprint / stride), 1, kMostCopies);
+  const auto copies =
+      std::clamp<size_t>(static_cast<size_t>(kBenchFootprint / stride), 1, kMostCopies);
   Arena arena(stride * static_cast<int64_t>(copies), 0);
   if (arena.data() == nullptr) return RunFailed("the machine has no memory to measure kernels in");
   std::vector<OpCall> calls;

@@ -28,8 +28,8 @@ struct BenchResult {
   planner::OpWork work;
 };
 
-/// Operands of a bench cover about this many bytes (in copies, used in turn), as the ops of a small rank
-/// between two uses of the same tensor do.
+/// Operands of a bench cover about this many bytes (in copies, used in turn), as the ops of a small
+/// rank between two uses of the same tensor do.
 inline constexpr int64_t kBenchFootprint = int64_t{4} << 20;
 
 /// Runs the kernel for about `seconds`. Floating-point operands start spread over -0.5 to 0.5,

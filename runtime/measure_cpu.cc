@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <system_error>
 #include <thread>
 #include <tuple>
 
@@ -92,7 +93,11 @@ std::vector<BenchCase> NormCases(DType t) {
     add(OpKind::kNorm, {{"r", x, t}, {"delta", x, t}, {"r1", x, t}, {"n", x, t}}, beta);
     add(OpKind::kNormApply, {{"r1", x, t}, {"n", x, t}}, beta);
     add(OpKind::kNormGrad,
-        {{"dn", x, t}, {"r1", x, t}, {"dr_in", x, t}, {"dr_out", x, t}, {"gamma_grad", {kHidden}, t}},
+        {{"dn", x, t},
+         {"r1", x, t},
+         {"dr_in", x, t},
+         {"dr_out", x, t},
+         {"gamma_grad", {kHidden}, t}},
         beta_grad);
   }
   return cases;
@@ -136,7 +141,9 @@ std::vector<BenchCase> OtherCases(DType t) {
       {OpKind::kPositionsGrad, rows, {{"dy", y, t}, {"positions_grad", {kSequence, kHidden}, t}}},
       {OpKind::kBiasAdd, {}, {{"bias", {kHidden}, t}, {"y", x, t}}},
       {OpKind::kBiasGrad, {}, {{"dy", x, t}, {"bias_grad", {kHidden}, t}}},
-      {OpKind::kRotary, AttentionAttributes(kSequence), {{"qkv", {kSequence, kBatch, 3 * kHidden}, t}}},
+      {OpKind::kRotary,
+       AttentionAttributes(kSequence),
+       {{"qkv", {kSequence, kBatch, 3 * kHidden}, t}}},
       {OpKind::kAdd, {}, {{"a", x, t}, {"b", x, t}, {"out", x, t}}},
       {OpKind::kCopy, {}, {{"a", x, t}, {"out", x, t}}},
       {OpKind::kSoftmaxStats, head, {logits, labels, stats}},
@@ -155,7 +162,6 @@ std::vector<BenchCase> OtherCases(DType t) {
   };
 }
 
-
 Status MeasureKernels(DType dtype, double seconds, CpuMeasurement* out) {
   for (const auto& list : {NormCases(dtype), ActivationCases(dtype), OtherCases(dtype)}) {
     for (const BenchCase& bench : list) {
@@ -167,12 +173,13 @@ Status MeasureKernels(DType dtype, double seconds, CpuMeasurement* out) {
   return Status::Ok();
 }
 
-/// Wide and narrow heads at a length where the scores are most of the work tell products from scores;
-/// a short sequence leaves what grows with the bytes.
+/// Wide and narrow heads at a length where the scores are most of the work tell products from
+/// scores; a short sequence leaves what grows with the bytes.
 Status MeasureAttention(DType dtype, double seconds, CpuMeasurement* out) {
   constexpr int64_t kLong = 256, kShort = 32, kWideHead = 64, kNarrowHead = 8;
   const auto scores = [dtype](int64_t sequence) {
-    return static_cast<double>(sequence * sequence / 2 * kHeads * kBatch * planner::SizeOf(dtype));
+    const int64_t pairs = sequence * sequence / 2;
+    return static_cast<double>(pairs * kHeads * kBatch * planner::SizeOf(dtype));
   };
   for (const OpKind kind : {OpKind::kAttention, OpKind::kAttentionGrad}) {
     const auto time = [&](int64_t sequence, int64_t head_dim) {
@@ -183,14 +190,14 @@ Status MeasureAttention(DType dtype, double seconds, CpuMeasurement* out) {
     MW_ASSIGN_OR_RETURN(const BenchResult brief, time(kShort, kHeadDim));
     // Noise may leave nothing to a part; it then counts for a thousandth of its case.
     const auto part = [](double rest, double whole) { return std::max(rest, 1e-3 * whole); };
-    const double per_flop = part(wide.seconds - narrow.seconds, wide.seconds) /
-                            (wide.work.flops - narrow.work.flops);
+    const double per_flop =
+        part(wide.seconds - narrow.seconds, wide.seconds) / (wide.work.flops - narrow.work.flops);
     const double per_score =
         part(narrow.seconds - per_flop * narrow.work.flops, narrow.seconds) / scores(kLong);
     const double rest = brief.seconds - per_flop * brief.work.flops - per_score * scores(kShort);
     const double per_byte = part(rest, brief.seconds) / BytesOf(brief.work);
-    out->kernels.push_back({kind, AttentionAttributes(kLong), dtype, 1.0 / per_byte, 1.0 / per_flop,
-                            1.0 / per_score});
+    out->kernels.push_back(
+        {kind, AttentionAttributes(kLong), dtype, 1.0 / per_byte, 1.0 / per_flop, 1.0 / per_score});
   }
   return Status::Ok();
 }
@@ -231,21 +238,26 @@ Status MeasureProducts(DType t, double seconds, CpuMeasurement* out) {
 /// Copies of 32 MiB, beyond the caches that a core has for itself, on `threads` threads at once.
 Result<double> MeasureMemory(int threads) {
   constexpr int64_t kElements = int64_t{8} << 20;
-  const BenchCase copy{OpKind::kCopy,
-                       {},
-                       {{"a", {kElements}, DType::kF32}, {"out", {kElements}, DType::kF32}}};
+  const BenchCase copy{
+      OpKind::kCopy, {}, {{"a", {kElements}, DType::kF32}, {"out", {kElements}, DType::kF32}}};
   std::vector<double> rates(static_cast<size_t>(threads), 0.0);
   std::vector<std::thread> workers;
-  for (double& rate : rates) {
-    workers.emplace_back([&rate, &copy] {
-      const Result<BenchResult> r = TimeKernel(copy, 0.1);
-      if (r.ok()) rate = BytesOf(r->work) / r->seconds;
-    });
+  workers.reserve(rates.size());
+  try {
+    for (double& rate : rates) {
+      workers.emplace_back([&rate, &copy] {
+        const Result<BenchResult> r = TimeKernel(copy, 0.1);
+        if (r.ok()) rate = BytesOf(r->work) / r->seconds;
+      });
+    }
+  } catch (const std::system_error&) {
+    // The rates of the threads that did not start stay 0, which is reported below.
   }
   for (std::thread& worker : workers) worker.join();
   double sum = 0.0;
   for (const double rate : rates) {
-    if (!(rate > 0)) return RunFailed("memory bandwidth: no memory for a copy of 32 MiB a core");
+    if (!(rate > 0))
+      return RunFailed("memory bandwidth: no thread or no 64 MiB of memory for every core");
     sum += rate;
   }
   return sum;
@@ -265,13 +277,13 @@ struct StepCost {
   double wall_s = 0.0;  ///< best step
 };
 
-/// Cost of one step: the difference of runs of many and few steps leaves out the set-up. Noise only adds
-/// to a run, so the least of several repetitions counts.
+/// Cost of one step: the difference of runs of many and few steps leaves out the set-up. Noise only
+/// adds to a run, so the least of several repetitions counts.
 Result<StepCost> MeasureStep(const planner::Programs& programs) {
   constexpr std::array<int64_t, 2> kSteps = {2, 10};
   constexpr int kRepetitions = 3;
-  MW_ASSIGN_OR_RETURN(auto data, OpenDataSource({"mock", DataFormat::kMock, Sampling::kRandom, 1, 64,
-                                                 programs.facts.sequence, 1}));
+  MW_ASSIGN_OR_RETURN(auto data, OpenDataSource({"mock", DataFormat::kMock, Sampling::kRandom, 1,
+                                                 64, programs.facts.sequence, 1}));
   StepCost cost;
   cost.wall_s = std::numeric_limits<double>::infinity();
   std::array<double, 2> spent;
@@ -301,40 +313,52 @@ Status MeasureExecutor(CpuMeasurement* out) {
   out->op_core_s = ops.core_s / (crowd * kOps);
   MW_ASSIGN_OR_RETURN(const StepCost copies, MeasureStep(OpProgram(crowd, kRounds, kRoundCopy)));
   const double copy_s = copies.core_s / (crowd * kRounds);
-  // A round is a copy and a collective on another stream, on every rank.
+  // A round is a copy and a collective on another stream, on every rank. More ranks than cores,
+  // since what counts in time of cores is what such runs are bound by.
   const auto core_of = [&](const StepCost& cost, int size, int groups) {
     return std::max(cost.core_s / (groups * kRounds) - size * copy_s, 0.0);
   };
-  MW_ASSIGN_OR_RETURN(const StepCost two, MeasureStep(RoundProgram(2, out->cores, kRounds, kFew)));
-  out->rendezvous_core_s = core_of(two, 2, out->cores);
-  constexpr int kLarge = 8;
-  MW_ASSIGN_OR_RETURN(const StepCost large, MeasureStep(RoundProgram(kLarge, 1, kRounds, kFew)));
+  const int pairs = 2 * out->cores;
+  MW_ASSIGN_OR_RETURN(const StepCost two, MeasureStep(RoundProgram(2, pairs, kRounds, kFew)));
+  out->rendezvous_core_s = core_of(two, 2, pairs);
+  constexpr int kLarge = 4;
+  MW_ASSIGN_OR_RETURN(const StepCost large,
+                      MeasureStep(RoundProgram(kLarge, out->cores, kRounds, kFew)));
   out->member_core_s =
-      std::max(core_of(large, kLarge, 1) - out->rendezvous_core_s, 0.0) / (kLarge - 2);
+      std::max(core_of(large, kLarge, out->cores) - out->rendezvous_core_s, 0.0) / (kLarge - 2);
   MW_ASSIGN_OR_RETURN(const StepCost lone, MeasureStep(RoundProgram(2, 1, kRounds, kFew)));
   const double latency = lone.wall_s / kRounds - copy_s - core_of(lone, 2, 1);
   out->rendezvous_latency_s = std::max(latency, 0.0);
   return Status::Ok();
 }
 
-/// Bytes a second of the member that moves the data, from the time of cores beyond that of a small one.
+/// Time of cores that a large message of two takes beyond a small one.
+Result<double> MeasureMove(OpKind kind, DType dtype, int64_t elements) {
+  constexpr int kAttempts = 3;
+  int rounds = 20;
+  for (int attempt = 0; attempt < kAttempts; ++attempt, rounds *= 2) {
+    MW_ASSIGN_OR_RETURN(const StepCost small,
+                        MeasureStep(RoundProgram(2, 1, rounds, 16, kind, dtype)));
+    MW_ASSIGN_OR_RETURN(const StepCost large,
+                        MeasureStep(RoundProgram(2, 1, rounds, elements, kind, dtype)));
+    if (large.core_s > small.core_s) return (large.core_s - small.core_s) / rounds;
+  }
+  return RunFailed(
+      fmt::format("{}: messages of {} elements took no more time than those of 16; measure "
+                  "again while the machine is less busy",
+                  planner::ToString(kind), elements));
+}
+
+/// Bytes a second that the member which moves the data reads and writes.
 Status MeasureMoves(DType dtype, CpuMeasurement* out) {
-  constexpr int kRounds = 40;
-  constexpr int64_t kElements = 1 << 17;
+  // Large against what a small message takes when the machine is busy.
+  constexpr int64_t kElements = 1 << 19;
   for (const OpKind kind :
        {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kSend}) {
-    MW_ASSIGN_OR_RETURN(const StepCost small, MeasureStep(RoundProgram(2, 1, kRounds, 16, kind, dtype)));
-    MW_ASSIGN_OR_RETURN(const StepCost large,
-                        MeasureStep(RoundProgram(2, 1, kRounds, kElements, kind, dtype)));
-    const double seconds = (large.core_s - small.core_s) / kRounds;
+    MW_ASSIGN_OR_RETURN(const double seconds, MeasureMove(kind, dtype, kElements));
     const auto payload = static_cast<double>(kElements * planner::SizeOf(dtype));
-    // Reads and writes: 2 n, n + 1 (a member keeps 1 / n) or 2 times the payload.
+    // With n members 2 n, n + 1 (a member keeps 1 / n) or, for a message, 2 times the payload.
     const double times = kind == OpKind::kSend ? 2 : kind == OpKind::kReduceScatter ? 3 : 4;
-    if (!(seconds > 0)) {
-      return RunFailed(fmt::format("{}: the large messages took no more time than the small ones; "
-                                   "measure again while the machine is less busy",
-                                   planner::ToString(kind)));
-    }
     out->kernels.push_back({kind, {}, dtype, times * payload / seconds});
   }
   return Status::Ok();
@@ -345,9 +369,10 @@ Status MeasureMoves(DType dtype, CpuMeasurement* out) {
 Result<CpuMeasurement> MeasureCpu(const MeasureCpuOptions& options) {
   if (!(options.seconds_per_sample > 0) || options.seconds_per_sample > 10 || options.cores < 0 ||
       options.cores > 1024) {
-    return InvalidInput(fmt::format("measurement: {} s a sample on {} cores; allowed: above 0 to 10 s, "
-                                    "0 (all) to 1024 cores",
-                                    options.seconds_per_sample, options.cores));
+    return InvalidInput(
+        fmt::format("measurement: {} s a sample on {} cores; allowed: above 0 to 10 s, "
+                    "0 (all) to 1024 cores",
+                    options.seconds_per_sample, options.cores));
   }
   CpuMeasurement out;
   out.cores = options.cores;

@@ -12,9 +12,9 @@
 namespace meshwright::runtime {
 
 struct MeasureCpuOptions {
-  int cores = 0;                     ///< that ranks may use; 0: the affinity mask of this process
+  int cores = 0;                      ///< that ranks may use; 0: the affinity mask of this process
   double seconds_per_sample = 0.003;  ///< > 0; a sample is one kernel at one size, repeated
-  bool fp64 = true;                  ///< measure fp64 beside fp32
+  bool fp64 = true;                   ///< measure fp64 beside fp32
 };
 
 /// Rate of C[m, n] = A[m, k] B[k, n] on one core: mean over the three products of a linear layer.
@@ -31,8 +31,8 @@ struct CpuKernelSample {
   planner::DType dtype = planner::DType::kF32;
   double bytes_per_s = 0.0;
   // Attention only, whose time is the sum of three parts; else 0.
-  double flops_per_s = 0.0;         ///< of its products
-  double score_bytes_per_s = 0.0;   ///< of its scores: S^2 (causal: half) a head and sample
+  double flops_per_s = 0.0;        ///< of its products
+  double score_bytes_per_s = 0.0;  ///< of its scores: S^2 (causal: half) a head and sample
 };
 
 struct CpuMeasurement {
@@ -43,9 +43,11 @@ struct CpuMeasurement {
   double core_bytes_per_s = 0.0;     ///< of memory, read + write, one core alone
   double machine_bytes_per_s = 0.0;  ///< all cores at once
   double op_core_s = 0.0;            ///< time of a core that issuing and starting an op takes
-  double rendezvous_core_s = 0.0;    ///< time of a core that a collective of two and its hand-overs take
-  double member_core_s = 0.0;        ///< more for every further member
-  double rendezvous_latency_s = 0.0;  ///< time of a lone collective of two in which no core works for it
+  double rendezvous_core_s =
+      0.0;                     ///< time of a core that a collective of two and its hand-overs take
+  double member_core_s = 0.0;  ///< more for every further member
+  double rendezvous_latency_s =
+      0.0;  ///< time of a lone collective of two in which no core works for it
 };
 
 /// Takes a few seconds. What counts in time of a core is read from the process's CPU clock, so that

@@ -10,7 +10,7 @@ using planner::DType;
 using planner::OpKind;
 using planner::Region;
 
-constexpr int64_t kDataAt = 4096;   // the step scalars lie before
+constexpr int64_t kDataAt = 4096;  // the step scalars lie before
 constexpr planner::EventId kCopied = 0;
 constexpr planner::EventId kMet = 1;
 

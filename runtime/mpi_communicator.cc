@@ -16,7 +16,9 @@ using planner::DType;
 
 constexpr int64_t kOneOwnerBytes = int64_t{1} << 16;  // sums up to this go through member 0
 
-std::byte* Mutable(const std::byte* p) { return const_cast<std::byte*>(p); }
+std::byte* Mutable(const std::byte* p) {
+  return const_cast<std::byte*>(p);
+}
 
 void CopyBytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0 && to != from) std::memcpy(to, from, static_cast<size_t>(bytes));
@@ -104,8 +106,8 @@ Status MpiCommunicator::Begin(CommOp op, const InFlight& in_flight, int64_t coun
   return Status::Ok();
 }
 
-/// Sums piece i = elements bounds[i] .. bounds[i+1] of all members on member i, in member order. The
-/// caller's piece, if it has one, lands at `out`; `in` is not changed unless `out` lies in it.
+/// Sums piece i = elements bounds[i] .. bounds[i+1] of all members on member i, in member order.
+/// The caller's piece, if it has one, lands at `out`; `in` is not changed unless `out` lies in it.
 Status MpiCommunicator::SumPieces(CommOp op, const std::byte* in, std::byte* out, DType dtype,
                                   const std::vector<int64_t>& bounds) {
   const int64_t size = planner::SizeOf(dtype);
@@ -147,7 +149,7 @@ Status MpiCommunicator::AllReduce(std::byte* buffer, int64_t count, DType dtype)
   const auto piece = [&](int i) {
     const auto at = static_cast<size_t>(i);
     return MpiTransfer{0, buffer + bounds[at] * planner::SizeOf(dtype),
-                    (bounds[at + 1] - bounds[at]) * planner::SizeOf(dtype)};
+                       (bounds[at + 1] - bounds[at]) * planner::SizeOf(dtype)};
   };
   std::byte* mine = rank_ < owners ? piece(rank_).buffer : nullptr;
   MW_RETURN_IF_ERROR(SumPieces(CommOp::kAllReduce, buffer, mine, dtype, bounds));
@@ -176,8 +178,7 @@ Status MpiCommunicator::ReduceScatter(const std::byte* in, std::byte* out, int64
   return SumPieces(CommOp::kReduceScatter, in, out, dtype, bounds);
 }
 
-Status MpiCommunicator::AllGather(const std::byte* in, std::byte* out, int64_t count,
-                                  DType dtype) {
+Status MpiCommunicator::AllGather(const std::byte* in, std::byte* out, int64_t count, DType dtype) {
   const InFlight in_flight(busy_);
   MW_RETURN_IF_ERROR(Begin(CommOp::kAllGather, in_flight, count, 0));
   const int64_t bytes = count * planner::SizeOf(dtype);
@@ -226,8 +227,7 @@ Status MpiCommunicator::Recv(std::byte* buffer, int64_t count, DType dtype, int 
   const InFlight in_flight(busy_);
   MW_RETURN_IF_ERROR(Begin(CommOp::kRecv, in_flight, count, peer));
   // The tag says what the sender does.
-  return Exchange({CommOp::kSend, dtype, 0}, {},
-                  {{peer, buffer, count * planner::SizeOf(dtype)}});
+  return Exchange({CommOp::kSend, dtype, 0}, {}, {{peer, buffer, count * planner::SizeOf(dtype)}});
 }
 
 Status MpiCommunicator::Barrier() {
@@ -253,7 +253,9 @@ Result<std::unique_ptr<Communicator>> MpiCommunicator::Split(int color, int key,
 
 }  // namespace
 
-bool MpiSession::Available() { return true; }
+bool MpiSession::Available() {
+  return true;
+}
 
 bool MpiSession::Launched() {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"}) {

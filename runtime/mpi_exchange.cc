@@ -18,7 +18,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // MPI counts are int
 constexpr int kAbortTag = 1;
-constexpr double kResultPatience = 1.25;  // who waits for a sum gives its owner time to report first
+constexpr double kResultPatience =
+    1.25;  // who waits for a sum gives its owner time to report first
 constexpr std::chrono::milliseconds kAbortGrace(200);
 constexpr std::chrono::microseconds kFirstNap(20);
 constexpr std::chrono::microseconds kLongestNap(500);
@@ -55,8 +56,8 @@ struct MpiExchange::Handle {
   MPI_Comm comm = MPI_COMM_NULL;
 };
 
-/// What the communicators of a process share. All calls of MPI hold `mutex` and none of them blocks,
-/// so MPI_THREAD_SERIALIZED is enough; the set-up calls (split) are the exception.
+/// What the communicators of a process share. All calls of MPI hold `mutex` and none of them
+/// blocks, so MPI_THREAD_SERIALIZED is enough; the set-up calls (split) are the exception.
 struct MpiExchange::Shared {
   CommOptions options;
   std::mutex mutex;
@@ -83,13 +84,13 @@ void MpiExchange::Shared::Abort(const Status& why) {
   if (!reason.ok()) return;
   reason = why.ok() ? RunFailed("aborted") : why;
   aborted = true;
-  sent_texts.push_back(static_cast<char>('0' + static_cast<int>(reason.code())) +
-                       reason.message());
+  sent_texts.push_back(static_cast<char>('0' + static_cast<int>(reason.code())) + reason.message());
   const std::string& text = sent_texts.back();
   for (int r = 0; r < size; ++r) {
     if (r == rank) continue;
     MPI_Request request = MPI_REQUEST_NULL;
-    MPI_Isend(text.data(), static_cast<int>(text.size()), MPI_CHAR, r, kAbortTag, control, &request);
+    MPI_Isend(text.data(), static_cast<int>(text.size()), MPI_CHAR, r, kAbortTag, control,
+              &request);
     if (request != MPI_REQUEST_NULL) MPI_Request_free(&request);
   }
 }
@@ -103,8 +104,7 @@ void MpiExchange::Shared::PollAbort() {
   int length = 0;
   MPI_Get_count(&status, MPI_CHAR, &length);
   std::string text(static_cast<size_t>(std::max(length, 1)), '0');
-  MPI_Recv(text.data(), length, MPI_CHAR, status.MPI_SOURCE, kAbortTag, control,
-           MPI_STATUS_IGNORE);
+  MPI_Recv(text.data(), length, MPI_CHAR, status.MPI_SOURCE, kAbortTag, control, MPI_STATUS_IGNORE);
   if (!reason.ok()) return;
   auto code = static_cast<StatusCode>(text[0] - '0');
   if (code <= StatusCode::kOk || code > StatusCode::kRunFailed) code = StatusCode::kRunFailed;
@@ -121,8 +121,8 @@ struct MpiExchange::Flight {
   bool done = false;
 };
 
-/// Starts a flight as far as it can now. A receive starts once its message is there, so that type and
-/// size are compared before data moves. Needs the mutex.
+/// Starts a flight as far as it can now. A receive starts once its message is there, so that type
+/// and size are compared before data moves. Needs the mutex.
 Status MpiExchange::Post(const MpiTag& tag, int64_t sequence, Flight* flight) {
   const MpiTransfer& t = flight->transfer;
   if (flight->send) {
@@ -150,8 +150,8 @@ Status MpiExchange::Post(const MpiTag& tag, int64_t sequence, Flight* flight) {
   return Status::Ok();
 }
 
-Status MpiExchange::Poll(const MpiTag& tag, int64_t sequence, std::vector<Flight>* flights, bool* all_done,
-                             bool* moved) {
+Status MpiExchange::Poll(const MpiTag& tag, int64_t sequence, std::vector<Flight>* flights,
+                         bool* all_done, bool* moved) {
   const std::lock_guard lock(shared_->mutex);
   shared_->PollAbort();
   *all_done = true;
@@ -172,17 +172,18 @@ Status MpiExchange::Poll(const MpiTag& tag, int64_t sequence, std::vector<Flight
 }
 
 Status MpiExchange::Stuck(const MpiTag& tag, int64_t sequence, const std::vector<Flight>& flights,
-                              double after_s) const {
+                          double after_s) const {
   std::vector<int> missing;
   for (const Flight& flight : flights) {
     if (!flight.done) missing.push_back(ranks_[static_cast<size_t>(flight.transfer.peer)]);
   }
   std::sort(missing.begin(), missing.end());
   missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
-  return RunFailed(fmt::format(
-      "communicator {}: {} of rank {} (its operation {}) not done within {} s; not arrived: rank {}",
-      name_, ToString(tag.op), ranks_[static_cast<size_t>(rank_)], sequence, after_s,
-      fmt::join(missing, ", rank ")));
+  return RunFailed(
+      fmt::format("communicator {}: {} of rank {} (its operation {}) not done within {} s; not "
+                  "arrived: rank {}",
+                  name_, ToString(tag.op), ranks_[static_cast<size_t>(rank_)], sequence, after_s,
+                  fmt::join(missing, ", rank ")));
 }
 
 /// Lets transfers that have met their partner end, and forgets the others.
@@ -221,8 +222,8 @@ Status MpiExchange::Run(const MpiTag& tag, const std::vector<MpiTransfer>& sends
     }
   }
   const double patience = shared_->options.deadline_s * (tag.phase > 0 ? kResultPatience : 1.0);
-  const auto end =
-      Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(patience));
+  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                      std::chrono::duration<double>(patience));
   std::chrono::microseconds nap(0);
   for (;;) {
     bool all_done = false;
@@ -249,7 +250,8 @@ Status MpiExchange::Run(const MpiTag& tag, const std::vector<MpiTransfer>& sends
 Result<std::unique_ptr<MpiExchange>> MpiExchange::Start(const CommOptions& options) {
   int initialized = 0;
   MPI_Initialized(&initialized);
-  if (initialized) return Unsupported("MPI was started before in this process; it starts only once");
+  if (initialized)
+    return Unsupported("MPI was started before in this process; it starts only once");
   int provided = MPI_THREAD_SINGLE;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
     return RunFailed("MPI_Init_thread failed");
@@ -270,7 +272,9 @@ Result<std::unique_ptr<MpiExchange>> MpiExchange::Start(const CommOptions& optio
       new MpiExchange(std::move(shared), std::move(handle), "world"));
 }
 
-void MpiExchange::Finalize() { MPI_Finalize(); }
+void MpiExchange::Finalize() {
+  MPI_Finalize();
+}
 
 MpiExchange::MpiExchange(std::shared_ptr<Shared> shared, std::unique_ptr<Handle> handle,
                          std::string name)
@@ -286,9 +290,15 @@ MpiExchange::~MpiExchange() {
   MPI_Comm_free(&handle_->comm);
 }
 
-bool MpiExchange::aborted() const { return shared_->aborted; }
-void MpiExchange::Abort(const Status& reason) { shared_->Abort(reason); }
-Status MpiExchange::Reason() const { return shared_->Reason(); }
+bool MpiExchange::aborted() const {
+  return shared_->aborted;
+}
+void MpiExchange::Abort(const Status& reason) {
+  shared_->Abort(reason);
+}
+Status MpiExchange::Reason() const {
+  return shared_->Reason();
+}
 
 Result<std::unique_ptr<MpiExchange>> MpiExchange::Split(int color, int key,
                                                         const std::string& name) {
@@ -297,8 +307,8 @@ Result<std::unique_ptr<MpiExchange>> MpiExchange::Split(int color, int key,
   const int code =
       MPI_Comm_split(handle_->comm, color < 0 ? MPI_UNDEFINED : color, key, &handle->comm);
   if (code != MPI_SUCCESS) {
-    return RunFailed(fmt::format("communicator {}: MPI_Comm_split for {} returned {}", name_, name,
-                                 code));
+    return RunFailed(
+        fmt::format("communicator {}: MPI_Comm_split for {} returned {}", name_, name, code));
   }
   if (handle->comm == MPI_COMM_NULL) return std::unique_ptr<MpiExchange>();
   return std::unique_ptr<MpiExchange>(new MpiExchange(shared_, std::move(handle), name));

@@ -42,14 +42,14 @@ class MpiExchange {
   int rank() const { return rank_; }
   bool aborted() const;
 
-  /// Sends and receives all of it; done when every message was received. At most one send to and one
-  /// receive from a member. Ends early with an error when a message is not what is expected, when
-  /// the deadline passes or after Abort. `sequence`: number of the operation, for messages.
+  /// Sends and receives all of it; done when every message was received. At most one send to and
+  /// one receive from a member. Ends early with an error when a message is not what is expected,
+  /// when the deadline passes or after Abort. `sequence`: number of the operation, for messages.
   Status Run(const MpiTag& tag, const std::vector<MpiTransfer>& sends,
              const std::vector<MpiTransfer>& receives, int64_t sequence);
 
-  /// As MPI_Comm_split, nullptr for a negative color. Blocks without a deadline: all members have to
-  /// be about to call it.
+  /// As MPI_Comm_split, nullptr for a negative color. Blocks without a deadline: all members have
+  /// to be about to call it.
   Result<std::unique_ptr<MpiExchange>> Split(int color, int key, const std::string& name);
 
   void Abort(const Status& reason);

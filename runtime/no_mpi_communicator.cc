@@ -3,8 +3,12 @@
 
 namespace meshwright::runtime {
 
-bool MpiSession::Available() { return false; }
-bool MpiSession::Launched() { return false; }
+bool MpiSession::Available() {
+  return false;
+}
+bool MpiSession::Launched() {
+  return false;
+}
 
 Result<std::unique_ptr<MpiSession>> MpiSession::Start(const CommOptions&) {
   return Unsupported(

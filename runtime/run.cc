@@ -31,8 +31,8 @@ Result<std::vector<RunSummary>> RunOnThreads(const planner::Programs& programs, 
       });
     }
   } catch (const std::system_error& e) {
-    world[0]->Abort(RunFailed(fmt::format("cannot start rank {} as a thread: {}", threads.size(),
-                                          e.what())));
+    world[0]->Abort(
+        RunFailed(fmt::format("cannot start rank {} as a thread: {}", threads.size(), e.what())));
   }
   for (std::thread& thread : threads) thread.join();
   MW_RETURN_IF_ERROR(world[0]->abort_reason());

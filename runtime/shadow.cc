@@ -55,9 +55,14 @@ struct Shadow::State {
 
 Shadow::Shadow(const planner::RankProgram& program, const IssueOrder& order, std::byte* arena,
                int64_t guard, int64_t steps, int rank, const ShadowOptions& options)
-    : state_(new State{program, order, arena, guard, steps, rank, options,
-                       options.clock ? options.clock
-                                     : std::make_shared<std::atomic<int64_t>>(0),
+    : state_(new State{program,
+                       order,
+                       arena,
+                       guard,
+                       steps,
+                       rank,
+                       options,
+                       options.clock ? options.clock : std::make_shared<std::atomic<int64_t>>(0),
                        AnalyzeForShadow(program, order),
                        std::vector<std::atomic<int64_t>>(order.ops.size()),
                        {}}) {

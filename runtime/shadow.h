@@ -39,7 +39,7 @@ struct ShadowReport {
   int64_t high_water_bytes = 0;  ///< largest end offset of any operand touched
   /// The same by area, from the start of the area; 0: not touched.
   std::array<int64_t, kAreaCount> area_high_water_bytes{};
-  int64_t filled_values = 0;  ///< how often a dead buffer was filled with NaN
+  int64_t filled_values = 0;      ///< how often a dead buffer was filled with NaN
   std::vector<OpRecord> records;  ///< by (step, op)
 };
 
@@ -67,8 +67,9 @@ class Shadow {
   std::unique_ptr<State> state_;
 };
 
-/// Whether the recorded order contains every planned edge: order within streams, event waits, and the
-/// meeting of all partners of a collective or message. `reports[r]` is rank r's, all with one clock.
+/// Whether the recorded order contains every planned edge: order within streams, event waits, and
+/// the meeting of all partners of a collective or message. `reports[r]` is rank r's, all with one
+/// clock.
 Status CheckHappensBefore(const planner::Programs& programs,
                           const std::vector<ShadowReport>& reports);
 

@@ -72,8 +72,8 @@ void AddConflicts(const IssueOrder& order, const ByteRange& bytes, const std::ve
       return;
     }
     std::vector<Conflict>& known = out->conflicts[static_cast<size_t>(use.op)];
-    const bool repeated = std::any_of(known.begin(), known.end(),
-                                      [&](const Conflict& c) { return c.on == on; });
+    const bool repeated =
+        std::any_of(known.begin(), known.end(), [&](const Conflict& c) { return c.on == on; });
     if (!repeated) known.push_back({on, bytes});
   };
   for (const bool second : {false, true}) {

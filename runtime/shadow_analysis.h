@@ -21,12 +21,13 @@ struct Value {
 };
 
 struct ShadowAnalysis {
-  std::vector<std::vector<Conflict>> conflicts;  ///< by op
-  std::vector<Value> values;                     ///< that end within the step
+  std::vector<std::vector<Conflict>> conflicts;   ///< by op
+  std::vector<Value> values;                      ///< that end within the step
   std::vector<std::vector<int32_t>> values_used;  ///< by op, indices into `values`
-  std::vector<std::vector<ByteRange>> overwritten;  ///< by op: bytes that it writes and does not read
+  std::vector<std::vector<ByteRange>>
+      overwritten;                       ///< by op: bytes that it writes and does not read
   std::vector<ByteRange> dead_at_start;  ///< bytes that every step overwrites before use
-  std::vector<ByteRange> unowned;  ///< bytes of no operand, parameter, gradient or moment
+  std::vector<ByteRange> unowned;        ///< bytes of no operand, parameter, gradient or moment
 };
 
 ShadowAnalysis AnalyzeForShadow(const planner::RankProgram& program, const IssueOrder& order);

@@ -50,7 +50,9 @@ void StepRecorder::SetOrigin(int64_t origin_ns) {
   last_end_ns_ = Now();
 }
 
-int64_t StepRecorder::Now() const { return SteadyNow() - origin_ns_; }
+int64_t StepRecorder::Now() const {
+  return SteadyNow() - origin_ns_;
+}
 
 void StepRecorder::Begin(int64_t step) {
   StepTimes& times = At(step);
@@ -68,7 +70,7 @@ void StepRecorder::OnOp(const IssuedOp& op, int64_t step, int64_t start_ns, int6
   Lower(task.start, start_ns);
   Raise(task.end, end_ns);
   times.busy_ns[static_cast<size_t>(op.task_ptr->kind)].fetch_add(end_ns - start_ns,
-                                                                   std::memory_order_relaxed);
+                                                                  std::memory_order_relaxed);
 }
 
 void StepRecorder::OnReadBack(int64_t step, double loss, double grad_norm) {
@@ -80,8 +82,8 @@ void StepRecorder::OnReadBack(int64_t step, double loss, double grad_norm) {
 
 void StepRecorder::AddTrace(int64_t step, StepTimes& times) {
   for (size_t i = 0; i < program_.tasks.size(); ++i) {
-    planner::TraceRow row = planner::MakeTraceRow(rank_, step, static_cast<int32_t>(i),
-                                                  program_.tasks[i], program_);
+    planner::TraceRow row =
+        planner::MakeTraceRow(rank_, step, static_cast<int32_t>(i), program_.tasks[i], program_);
     const int64_t start = times.tasks[i].start.load(std::memory_order_relaxed);
     if (start != kNotStarted) {
       row.start_ns = start;

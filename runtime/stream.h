@@ -66,12 +66,12 @@ class StreamSet {
     std::array<Mark, kMaxWaits> waits;
   };
   struct Stream {
-    Item pending;               ///< waits of the next launch; issuing thread only
-    int64_t issued = 0;         ///< written by the issuing thread under mutex_
-    int64_t begun = 0;          ///< worker only
-    std::vector<Item> ring;     ///< item i at i mod size, a power of two; guarded by mutex_
-    bool idle = false;          ///< the worker sleeps on an empty queue; guarded by mutex_
-    Mark blocked;               ///< what the worker sleeps for; guarded by mutex_
+    Item pending;            ///< waits of the next launch; issuing thread only
+    int64_t issued = 0;      ///< written by the issuing thread under mutex_
+    int64_t begun = 0;       ///< worker only
+    std::vector<Item> ring;  ///< item i at i mod size, a power of two; guarded by mutex_
+    bool idle = false;       ///< the worker sleeps on an empty queue; guarded by mutex_
+    Mark blocked;            ///< what the worker sleeps for; guarded by mutex_
     std::atomic<int64_t> done{0};
     std::condition_variable wake;
     std::thread worker;
@@ -92,9 +92,9 @@ class StreamSet {
   const Run run_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;
-  std::vector<Mark> events_;                ///< latest record of each event; issuing thread only
-  std::deque<std::vector<Mark>> fences_;    ///< ends of unfinished steps; issuing thread only
-  Mark issuer_blocked_;                     ///< guarded by mutex_
+  std::vector<Mark> events_;              ///< latest record of each event; issuing thread only
+  std::deque<std::vector<Mark>> fences_;  ///< ends of unfinished steps; issuing thread only
+  Mark issuer_blocked_;                   ///< guarded by mutex_
   std::condition_variable issuer_wake_;
   bool closing_ = false;  ///< guarded by mutex_
   std::atomic<bool> cancelled_{false};

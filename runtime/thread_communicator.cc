@@ -10,7 +10,8 @@ using planner::DType;
 /// One member's end of a ThreadCore.
 class ThreadCommunicator final : public Communicator {
  public:
-  ThreadCommunicator(std::shared_ptr<ThreadCore> core, int rank) : core_(std::move(core)), rank_(rank) {}
+  ThreadCommunicator(std::shared_ptr<ThreadCore> core, int rank)
+      : core_(std::move(core)), rank_(rank) {}
 
   const std::string& name() const override { return core_->name(); }
   int size() const override { return core_->size(); }
@@ -39,7 +40,8 @@ class ThreadCommunicator final : public Communicator {
   }
   Status Barrier() override { return core_->Run(rank_, {CommOp::kBarrier}); }
 
-  Result<std::unique_ptr<Communicator>> Split(int color, int key, const std::string& name) override {
+  Result<std::unique_ptr<Communicator>> Split(int color, int key,
+                                              const std::string& name) override {
     ThreadRequest request{CommOp::kSplit};
     request.color = color;
     request.key = key;

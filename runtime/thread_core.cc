@@ -45,8 +45,8 @@ void ThreadWorld::Abort(const Status& why) {
   }
 }
 
-std::shared_ptr<ThreadCore> MakeThreadCore(const std::shared_ptr<ThreadWorld>& world, std::string name,
-                               std::vector<int> ranks) {
+std::shared_ptr<ThreadCore> MakeThreadCore(const std::shared_ptr<ThreadWorld>& world,
+                                           std::string name, std::vector<int> ranks) {
   auto core = std::make_shared<ThreadCore>(world, std::move(name), std::move(ranks));
   const std::lock_guard lock(world->mutex);
   world->cores.push_back(core);
@@ -55,16 +55,18 @@ std::shared_ptr<ThreadCore> MakeThreadCore(const std::shared_ptr<ThreadWorld>& w
 
 Status ThreadCore::Check(int rank, const ThreadRequest& r) const {
   if (r.count < 0) {
-    return InvalidInput(fmt::format("communicator {}: {}: the count must be >= 0", name_, Describe(r)));
+    return InvalidInput(
+        fmt::format("communicator {}: {}: the count must be >= 0", name_, Describe(r)));
   }
   if (r.op == CommOp::kAllReduce || r.op == CommOp::kReduceScatter) {
     MW_RETURN_IF_ERROR(CheckSummable(r.dtype, name_));
   }
   const bool needs_peer = r.message() || r.op == CommOp::kBroadcast;
   if (needs_peer && (r.peer < 0 || r.peer >= size() || (r.message() && r.peer == rank))) {
-    return InvalidInput(fmt::format("communicator {}: {} by member {}: there are members 0..{}, and "
-                                    "messages go to another one",
-                                    name_, Describe(r), rank, size() - 1));
+    return InvalidInput(
+        fmt::format("communicator {}: {} by member {}: there are members 0..{}, and "
+                    "messages go to another one",
+                    name_, Describe(r), rank, size() - 1));
   }
   return Status::Ok();
 }
@@ -122,8 +124,7 @@ Status ThreadCore::NothingMatches() {
     text += fmt::format("{}rank {} does {}", i == 0 ? "" : ", ", RankOf(i),
                         Describe(members_[i].request));
   }
-  return RunFailed(
-      fmt::format("communicator {}: no operation meets its partner: {}", name_, text));
+  return RunFailed(fmt::format("communicator {}: no operation meets its partner: {}", name_, text));
 }
 
 Status ThreadCore::Stuck(int rank) {
@@ -132,8 +133,8 @@ Status ThreadCore::Stuck(int rank) {
   for (size_t i = 0; i < members_.size(); ++i) {
     const Member& m = members_[i];
     const ThreadRequest& mine = At(rank).request;
-    const bool concerned = static_cast<int>(i) == rank || !mine.message() ||
-                           mine.peer == static_cast<int>(i);
+    const bool concerned =
+        static_cast<int>(i) == rank || !mine.message() || mine.peer == static_cast<int>(i);
     if (!concerned) continue;
     const bool here = m.state == State::kPosted;
     std::string& list = here ? arrived : missing;
@@ -161,10 +162,9 @@ void ThreadCore::Break(const Status& why) {
 
 void ThreadCore::Await(int rank, std::unique_lock<std::mutex>& lock) {
   Member& me = At(rank);
-  const auto deadline =
-      std::chrono::steady_clock::now() +
-      std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-          std::chrono::duration<double>(world_->options.deadline_s));
+  const auto deadline = std::chrono::steady_clock::now() +
+                        std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                            std::chrono::duration<double>(world_->options.deadline_s));
   while (me.state != State::kDone) {
     if (me.state == State::kMoving) {  // a partner uses our buffers: it must finish first
       me.wake.wait(lock);

@@ -1,5 +1,5 @@
-// The meeting place of ranks that are threads: members post what they ask for, and whoever completes
-// a match moves the data. Internal to the thread communicator.
+// The meeting place of ranks that are threads: members post what they ask for, and whoever
+// completes a match moves the data. Internal to the thread communicator.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ struct ThreadWorld {
   CommOptions options;
   std::atomic<bool> aborted{false};
   std::mutex mutex;
-  Status reason;                           // guarded by mutex
+  Status reason;                                 // guarded by mutex
   std::vector<std::weak_ptr<ThreadCore>> cores;  // guarded by mutex
 
   void Abort(const Status& why);
@@ -90,7 +90,8 @@ class ThreadCore : public std::enable_shared_from_this<ThreadCore> {
   void Break(const Status& why);
   void Move(const std::vector<int>& partners);
   void MoveCollective(const ThreadRequest& first);
-  void Reduce(int64_t begin, int64_t count, planner::DType dtype, const std::vector<std::byte*>& targets);
+  void Reduce(int64_t begin, int64_t count, planner::DType dtype,
+              const std::vector<std::byte*>& targets);
   void MakeSplits();
   void Await(int rank, std::unique_lock<std::mutex>& lock);
 

@@ -26,7 +26,7 @@ void ThreadCore::Move(const std::vector<int>& partners) {
 
 /// Sum over the members' `in` from element `begin` on, put to every target.
 void ThreadCore::Reduce(int64_t begin, int64_t count, planner::DType dtype,
-                  const std::vector<std::byte*>& targets) {
+                        const std::vector<std::byte*>& targets) {
   constexpr int64_t kChunkBytes = 8192;
   alignas(64) std::array<std::byte, kChunkBytes> sum;
   const int64_t size = planner::SizeOf(dtype);
@@ -54,11 +54,13 @@ void ThreadCore::MoveCollective(const ThreadRequest& first) {
       return Reduce(0, first.count, first.dtype, targets);
     }
     case CommOp::kReduceScatter:
-      for (int i = 0; i < n; ++i) Reduce(i * first.count, first.count, first.dtype, {At(i).request.out});
+      for (int i = 0; i < n; ++i)
+        Reduce(i * first.count, first.count, first.dtype, {At(i).request.out});
       return;
     case CommOp::kAllGather:
       for (int i = 0; i < n; ++i) {
-        for (int j = 0; j < n; ++j) CopyBytes(At(j).request.out + i * bytes, At(i).request.in, bytes);
+        for (int j = 0; j < n; ++j)
+          CopyBytes(At(j).request.out + i * bytes, At(i).request.in, bytes);
       }
       return;
     case CommOp::kBroadcast:
@@ -101,7 +103,8 @@ void ThreadCore::MakeSplits() {
       ranks.push_back(RankOf(static_cast<size_t>(places[end].member)));
     }
     const ThreadRequest& request = At(places[begin].member).request;
-    const std::shared_ptr<ThreadCore> core = MakeThreadCore(world_, *request.name, std::move(ranks));
+    const std::shared_ptr<ThreadCore> core =
+        MakeThreadCore(world_, *request.name, std::move(ranks));
     for (size_t i = begin; i < end; ++i) {
       At(places[i].member).split = core;
       At(places[i].member).split_position = static_cast<int>(i - begin);

@@ -22,6 +22,8 @@ namespace {
 using planner::FoundPlan;
 using planner::SearchResult;
 
+constexpr size_t kMostFrontRows = 12;
+
 struct PlanArguments {
   SplitOptions split;
   ClusterOptions cluster;
@@ -86,9 +88,14 @@ std::string ExplainText(const SearchResult& found, const Style& style) {
   if (found.front.empty()) return text;
   Table front({"plan", "objective", "memory, fullest rank", "GPUs"});
   for (const planner::FrontPoint& p : found.front) {
+    if (front.rows() == kMostFrontRows) break;
     front.Row({p.plan, SecondsText(p.objective_s), BytesText(p.memory_bytes), Thousands(p.gpus)});
   }
-  return text + HeadingText("plans that no other beats in time, memory and GPUs at once", style) + front.ToText(style);
+  text += HeadingText("plans that no other beats in time, memory and GPUs at once", style) + front.ToText(style);
+  if (found.front.size() > kMostFrontRows) {
+    text += fmt::format("  and {} slower ones (--json lists all)\n", found.front.size() - kMostFrontRows);
+  }
+  return text;
 }
 
 void FillDocument(const SearchResult& found, const Machine& machine, const std::vector<std::string>& warnings,

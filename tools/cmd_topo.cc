@@ -67,6 +67,14 @@ std::string NameOf(const TopoArguments& a) {
   return a.source == "-" ? "stdin" : std::filesystem::path(a.source).stem().string();
 }
 
+void ShowWarnings(const std::vector<std::string>& warnings, const std::vector<std::string>& notes, Output& output) {
+  const Style& style = output.style();
+  for (const std::string& warning : warnings) {
+    output.Text(fmt::format("{}warning:{} {}\n", style.yellow, style.off, warning));
+  }
+  for (const std::string& note : notes) output.Text(fmt::format("note: {}\n", note));
+}
+
 Status ShowCluster(const TopoArguments& a, const topologies::Cluster& cluster, Output& output) {
   output.document() = ClusterJson(cluster);
   if (a.dot) {
@@ -74,6 +82,7 @@ Status ShowCluster(const TopoArguments& a, const topologies::Cluster& cluster, O
     output.Text(cluster.ToDot());
   } else {
     output.Text(ClusterText(cluster, output.style()));
+    ShowWarnings(cluster.warnings(), {}, output);
   }
   return Status::Ok();
 }
@@ -98,8 +107,10 @@ Status ShowCapture(const TopoArguments& a, const std::string& text, Output& outp
   if (cluster.ok()) {
     output.Text(ClusterText(*cluster, output.style()));
   } else {
-    output.Text("the capture does not name the GPU model: pass --gpu MODEL to see bandwidths\n");
+    output.Text("  the capture does not name a known GPU model: pass --gpu MODEL to see bandwidths\n");
   }
+  // The cluster's warnings begin with the capture's.
+  ShowWarnings(cluster.ok() ? cluster->warnings() : report->warnings, TopoNotes(*report), output);
   return Status::Ok();
 }
 

@@ -76,8 +76,10 @@ Result<Evaluation> Evaluate(const planner::Plan& plan, const topologies::Cluster
 
 Status PlaceOn(const topologies::Cluster& cluster, planner::Plan* plan) {
   const planner::ModulePlan& m = plan->modules.front();
-  const std::array<int, 5> sizes = {static_cast<int>(m.tp), static_cast<int>(m.cp), static_cast<int>(m.ep),
-                                    static_cast<int>(m.dp), static_cast<int>(m.pp)};
+  std::vector<int> sizes;  // axes of one rank add nothing to say
+  for (const int64_t size : {m.tp, m.cp, m.ep, m.dp, m.pp}) {
+    if (size > 1) sizes.push_back(static_cast<int>(size));
+  }
   MW_ASSIGN_OR_RETURN(const topologies::Placement placement, cluster.BestOrder(sizes));
   plan->placement.assign(placement.device_of_rank.begin(), placement.device_of_rank.end());
   plan->reasons.insert(plan->reasons.end(), placement.reasons.begin(), placement.reasons.end());

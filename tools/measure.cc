@@ -48,8 +48,8 @@ Result<cost::DeviceProfile> CpuProfile(const runtime::CpuMeasurement& measured, 
   cpu.cores = Value(int64_t{measured.cores}, when);
   cpu.core_memory_bandwidth = Value(BytesPerSecond(measured.core_bytes_per_s), when);
   for (const runtime::CpuProductSample& s : measured.products) {
-    cpu.gemm.push_back({planner::PrecisionOf(s.dtype), s.m, s.n, s.k,
-                        Value(FlopsPerSecond(s.flops_per_s), when)});
+    cpu.gemm.push_back(
+        {planner::PrecisionOf(s.dtype), s.m, s.n, s.k, Value(FlopsPerSecond(s.flops_per_s), when)});
   }
   for (const runtime::CpuKernelSample& s : measured.kernels) {
     const std::string name = planner::KernelName(s.kind, s.attributes);

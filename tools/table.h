@@ -16,6 +16,7 @@ class Table {
   /// Missing cells are empty, surplus ones are not allowed.
   void Row(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
+  size_t rows() const { return rows_.size(); }
   /// Lines with `indent` spaces before them; a heading that is all empty is left out.
   std::string ToText(const Style& style, int indent = 2) const;
 

@@ -184,8 +184,6 @@ std::string TopoText(const TopoReport& report, const Style& style) {
                Cell(report.numa, gpu), Cell(report.cpu_affinity, gpu)});
   }
   text += HeadingText("GPUs", style) + table.ToText(style);
-  for (const std::string& warning : report.warnings) text += style.yellow + "warning: " + style.off + warning + "\n";
-  for (const std::string& note : TopoNotes(report)) text += "note: " + note + "\n";
   return text;
 }
 
@@ -208,19 +206,23 @@ std::string ClusterText(const Cluster& cluster, const Style& style) {
   }
   text += hosts.ToText(style);
   Table groups({"group", "each way", "latency", "bound by", "number from"});
+  std::vector<std::string> sources;
   for (const GroupRow& row : GroupsOf(cluster)) {
     const bool network = row.path.network_bandwidth.value() > 0;
+    const std::string source = row.path.source.text;
+    if (std::find(sources.begin(), sources.end(), source) == sources.end()) sources.push_back(source);
+    const auto number = std::find(sources.begin(), sources.end(), source) - sources.begin() + 1;
     groups.Row({row.name, RateText(row.path.bandwidth), SecondsText(row.path.latency.value()),
                 network && row.path.network_bandwidth <= row.path.bandwidth ? "network"
                                                                             : std::string(ToString(row.path.local_kind)),
-                fmt::format("{}: {}", ToString(row.path.source.origin), row.path.source.text)});
+                fmt::format("{} [{}]", ToString(row.path.source.origin), number)});
   }
   if (!groups.empty()) text += HeadingText("what groups of devices share", style) + groups.ToText(style);
+  for (size_t i = 0; i < sources.size(); ++i) text += fmt::format("  [{}] {}\n", i + 1, sources[i]);
   if (cluster.host_count() > 1) {
     text += fmt::format("  fabric: {}, oversubscription {} ({}: {})\n", spec.fabric.name.empty() ? "none" : spec.fabric.name,
                         spec.fabric.oversubscription, ToString(spec.fabric.source.origin), spec.fabric.source.text);
   }
-  for (const std::string& warning : cluster.warnings()) text += style.yellow + "warning: " + style.off + warning + "\n";
   return text;
 }
 

@@ -12,13 +12,13 @@
 
 namespace meshwright::tools {
 
-/// Islands, GPUs with links, NICs and NUMA nodes, legend and warnings of a capture.
+/// Islands, GPUs with links, NICs and NUMA nodes of a capture.
 std::string TopoText(const topologies::TopoReport& report, const Style& style);
 
 /// What the matrix does not prove, a sentence each: peer access between GPUs joined over PCIe.
 std::vector<std::string> TopoNotes(const topologies::TopoReport& report);
 
-/// Hosts, devices, islands, what groups of devices can do, sources and warnings.
+/// Hosts, devices, islands, what groups of devices can do, and where the numbers come from.
 std::string ClusterText(const topologies::Cluster& cluster, const Style& style);
 nlohmann::json ClusterJson(const topologies::Cluster& cluster);
 

@@ -52,7 +52,7 @@ Result<GpuModel> ModelFor(const TopoReport& report, const TopoOptions& options) 
   }
   return InvalidInput(
       fmt::format("{}, and a link matrix does not say how fast the links are: name the GPU model "
-                  "(option gpu), or put the output "
+                  "(--gpu), or put the output "
                   "of 'nvidia-smi -L' into the same file. Models: {}",
                   found.empty() ? "the text does not name the GPU model"
                                 : fmt::format("GPU '{}' is not known", Quoted(found)),

@@ -22,9 +22,12 @@ constexpr const char* kVersionKey = "meshwright_plan";
 constexpr int64_t kMostBytesOfMemory = int64_t{1} << 60;
 constexpr int64_t kMostStages = 4096;
 
-std::string Hex(uint64_t value) { return fmt::format("0x{:016x}", value); }
+std::string Hex(uint64_t value) {
+  return fmt::format("0x{:016x}", value);
+}
 
-// --- members that are written and read alike -------------------------------------------------------
+// --- members that are written and read alike
+// -------------------------------------------------------
 
 struct MemoryField {
   const char* name;
@@ -85,7 +88,8 @@ constexpr std::array<StepField, 5> kStepFields = {{
     {"vocab_quantum", &Plan::vocab_quantum},
 }};
 
-// --- writing ---------------------------------------------------------------------------------------
+// --- writing
+// ---------------------------------------------------------------------------------------
 
 Ordered WriteModule(const ModulePlan& m) {
   Ordered json;
@@ -113,7 +117,8 @@ Ordered WritePrediction(const Prediction& p) {
   return json;
 }
 
-// --- reading ---------------------------------------------------------------------------------------
+// --- reading
+// ---------------------------------------------------------------------------------------
 
 ModulePlan ReadModule(const Json& json, const std::string& path, Problems& problems) {
   Object object(json, path, problems);
@@ -125,14 +130,14 @@ ModulePlan ReadModule(const Json& json, const std::string& path, Problems& probl
     ranks = ranks > plan_json::kMostRanks ? ranks : ranks * axis;
   }
   if (ranks > plan_json::kMostRanks) {
-    problems.Add(path, "more ranks than that", fmt::format("tp x cp x ep x dp x pp up to {}",
-                                                           plan_json::kMostRanks));
+    problems.Add(path, "more ranks than that",
+                 fmt::format("tp x cp x ep x dp x pp up to {}", plan_json::kMostRanks));
   }
   m.sequence_parallel = object.Flag("sequence_parallel");
   m.sharding = object.Choice<Sharding>("zero", ParseSharding);
   object.List("chunks", kMostStages * 16, [&](const Json& element, const std::string& at) {
-    const bool pair = element.is_array() && element.size() == 2 &&
-                      element[0].is_number_integer() && element[1].is_number_integer();
+    const bool pair = element.is_array() && element.size() == 2 && element[0].is_number_integer() &&
+                      element[1].is_number_integer();
     const int64_t first = pair ? element[0].get<int64_t>() : -1;
     const int64_t count = pair ? element[1].get<int64_t>() : -1;
     if (first < 0 || count < 0 || first > kMostStages * 16 || count > kMostStages * 16) {
@@ -193,10 +198,11 @@ Embedded ReadEmbedded(Object object) {
 }
 
 Status Differs(const std::string& source, const char* what, uint64_t stated, uint64_t found) {
-  return InvalidInput(fmt::format(
-      "{}: {}: the file states fingerprint {}, its content has {}: the {} was changed after the plan was "
-      "made; plan again, or state the new fingerprint to accept the change",
-      source, what, Hex(stated), Hex(found), what));
+  return InvalidInput(
+      fmt::format("{}: {}: the file states fingerprint {}, its content has {}: the {} was changed "
+                  "after the plan was "
+                  "made; plan again, or state the new fingerprint to accept the change",
+                  source, what, Hex(stated), Hex(found), what));
 }
 
 Status ReadModel(const Embedded& e, const std::string& source, Plan& plan) {
@@ -205,8 +211,9 @@ Status ReadModel(const Embedded& e, const std::string& source, Plan& plan) {
   plan.model = *model;
   plan.model_fingerprint = e.fingerprint;
   if (plan.model.name != e.name) {
-    return InvalidInput(fmt::format("{}: model.name: found {}, its text names another model; correct one",
-                                    source, plan_json::Describe(Json(e.name))));
+    return InvalidInput(
+        fmt::format("{}: model.name: found {}, its text names another model; correct one", source,
+                    plan_json::Describe(Json(e.name))));
   }
   const uint64_t found = Fingerprint(plan.model);
   return found == e.fingerprint ? Status::Ok() : Differs(source, "model", e.fingerprint, found);
@@ -218,7 +225,8 @@ Status ReadCluster(const Embedded& e, const std::string& source, Plan& plan) {
   plan.cluster_fingerprint = e.fingerprint;
   if (e.yaml.empty()) {
     if (e.fingerprint == 0) return Status::Ok();  // made without a cluster
-    return InvalidInput(source + ": cluster: found a fingerprint without text, allowed: both or none");
+    return InvalidInput(source +
+                        ": cluster: found a fingerprint without text, allowed: both or none");
   }
   const auto cluster = topologies::ParseClusterYaml(e.yaml, source + ": cluster.yaml");
   if (!cluster.ok()) return cluster.status();
@@ -231,9 +239,10 @@ Result<Plan> ReadPlan(const Json& json, const std::string& source) {
   Object object(json, "", problems);
   const int64_t version = object.Integer(kVersionKey, 1, 1'000'000);
   if (problems.empty() && version != kPlanSchemaVersion) {
-    return InvalidInput(fmt::format(
-        "{}: {}: found version {}, this program reads {}; plan again, or use the version that wrote it",
-        source, kVersionKey, version, kPlanSchemaVersion));
+    return InvalidInput(
+        fmt::format("{}: {}: found version {}, this program reads {}; plan again, or use the "
+                    "version that wrote it",
+                    source, kVersionKey, version, kPlanSchemaVersion));
   }
   Plan plan;
   plan.stack = object.Text("stack", 256);
@@ -316,7 +325,8 @@ std::string WritePlanJson(const Plan& plan) {
   json["modules"] = Ordered::array();
   for (const ModulePlan& m : plan.modules) json["modules"].push_back(WriteModule(m));
   json["bridges"] = Ordered::array();
-  for (const BridgePlan& b : plan.bridges) json["bridges"].push_back({{"from", b.from}, {"to", b.to}});
+  for (const BridgePlan& b : plan.bridges)
+    json["bridges"].push_back({{"from", b.from}, {"to", b.to}});
   json["placement"] = plan.placement;
   json["prediction"] = WritePrediction(plan.prediction);
   json["reasons"] = plan.reasons;
@@ -336,8 +346,8 @@ Result<Plan> ParsePlanJson(const std::string& text, const std::string& source) {
                                     text.size(), plan_json::kMostBytes));
   }
   if (TooDeep(text)) {
-    return InvalidInput(fmt::format("{}: found objects nested deeper than {}; this is not a plan", source,
-                                    plan_json::kDeepest));
+    return InvalidInput(fmt::format("{}: found objects nested deeper than {}; this is not a plan",
+                                    source, plan_json::kDeepest));
   }
   std::string twice;  // first key that an object holds twice
   std::vector<std::set<std::string>> keys;
@@ -361,9 +371,10 @@ Result<Plan> ParsePlanJson(const std::string& text, const std::string& source) {
     return ReadPlan(json, source);
   } catch (const Json::parse_error& error) {
     const size_t end = std::min(error.byte, text.size());
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
-    return InvalidInput(fmt::format("{}: line {}: not JSON (byte {}); write the plan again", source, line,
-                                    error.byte));
+    const auto line =
+        1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(end), '\n');
+    return InvalidInput(fmt::format("{}: line {}: not JSON (byte {}); write the plan again", source,
+                                    line, error.byte));
   } catch (const Json::exception& error) {
     return InvalidInput(fmt::format("{}: not a plan: {}", source, error.what()));
   }

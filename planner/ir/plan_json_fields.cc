@@ -21,8 +21,7 @@ const Json& EmptyObject() {
 /// True when `json` is an integer of 64 bits with sign.
 bool IsInteger(const Json& json) {
   if (!json.is_number_integer()) return false;
-  return !json.is_number_unsigned() ||
-         json.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX);
+  return !json.is_number_unsigned() || json.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX);
 }
 
 }  // namespace
@@ -55,14 +54,17 @@ Status Problems::ToStatus() const {
 
 Object::Object(const Json& json, std::string path, Problems& problems)
     : json_(json.is_object() ? json : EmptyObject()), path_(std::move(path)), problems_(problems) {
-  if (!json.is_object()) problems_.Add(path_.empty() ? "the file" : path_, Describe(json), "an object");
+  if (!json.is_object())
+    problems_.Add(path_.empty() ? "the file" : path_, Describe(json), "an object");
 }
 
 std::string Object::PathOf(const char* key) const {
   return path_.empty() ? key : path_ + "." + key;
 }
 
-bool Object::Has(const char* key) const { return json_.contains(key); }
+bool Object::Has(const char* key) const {
+  return json_.contains(key);
+}
 
 void Object::Note(const char* key, const std::string& problem) {
   problems_.Add(PathOf(key), Describe(json_.at(key)), problem);
@@ -184,8 +186,8 @@ void Object::Done() {
     if (std::find(asked_.begin(), asked_.end(), key) != asked_.end()) continue;
     std::string known;
     for (const std::string_view a : asked_) known += (known.empty() ? "" : ", ") + std::string(a);
-    problems_.Add(path_.empty() ? "the file" : path_,
-                  "the unknown key " + Describe(Json(key)), "the keys " + known);
+    problems_.Add(path_.empty() ? "the file" : path_, "the unknown key " + Describe(Json(key)),
+                  "the keys " + known);
   }
 }
 

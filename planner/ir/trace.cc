@@ -41,8 +41,7 @@ std::string WriteChromeTrace(const std::vector<TraceRow>& rows) {
                         {"micro_batch", row.micro_batch},
                         {"bucket", row.bucket}}}});
   }
-  const nlohmann::json document = {{"traceEvents", std::move(events)},
-                                   {"displayTimeUnit", "ms"}};
+  const nlohmann::json document = {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};
   return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

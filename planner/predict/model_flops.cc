@@ -5,7 +5,9 @@
 namespace meshwright::planner {
 namespace {
 
-double D(int64_t value) { return static_cast<double>(value); }
+double D(int64_t value) {
+  return static_cast<double>(value);
+}
 
 double AttentionParameters(const AttentionSpec& a, int64_t hidden) {
   const double h = D(hidden);
@@ -16,8 +18,8 @@ double AttentionParameters(const AttentionSpec& a, int64_t hidden) {
   const LatentAttentionSpec& l = *a.latent;
   const double q_width = D(a.heads) * D(l.nope_dim + l.rope_dim);
   const double q = l.q_rank > 0 ? h * D(l.q_rank) + D(l.q_rank) * q_width : h * q_width;
-  const double kv = h * D(l.kv_rank + l.rope_dim) +
-                    D(l.kv_rank) * D(a.heads) * D(l.nope_dim + l.value_dim);
+  const double kv =
+      h * D(l.kv_rank + l.rope_dim) + D(l.kv_rank) * D(a.heads) * D(l.nope_dim + l.value_dim);
   return q + kv + D(a.heads) * D(l.value_dim) * h;
 }
 
@@ -26,7 +28,8 @@ double MlpParameters(const MlpSpec& mlp, int64_t hidden) {
   const double matrices = mlp.gated ? 3 : 2;
   if (!mlp.moe) return matrices * h * D(mlp.ffn);
   const MoeSpec& moe = *mlp.moe;
-  return h * D(moe.experts) + matrices * h * (D(moe.top_k) * D(moe.expert_ffn) + D(moe.shared_ffn)) +
+  return h * D(moe.experts) +
+         matrices * h * (D(moe.top_k) * D(moe.expert_ffn) + D(moe.shared_ffn)) +
          (moe.shared_gate ? h : 0.0);
 }
 
@@ -50,8 +53,7 @@ double MatmulParametersPerToken(const ModuleSpec& module) {
 
 double AttentionPairs(const AttentionSpec& attention, int64_t sequence) {
   const double s = D(sequence);
-  const double window =
-      attention.window > 0 ? D(std::min(attention.window, sequence)) : s;
+  const double window = attention.window > 0 ? D(std::min(attention.window, sequence)) : s;
   const double causal = s * window - window * window / 2;
   return attention.causal ? causal : 2 * causal;
 }

@@ -12,7 +12,9 @@
 namespace meshwright::planner {
 namespace {
 
-double D(int64_t value) { return static_cast<double>(value); }
+double D(int64_t value) {
+  return static_cast<double>(value);
+}
 
 /// Last end of every step.
 std::vector<int64_t> StepEnds(const TaskGraphOfStep& step, const cost::Timeline& timeline) {
@@ -92,7 +94,8 @@ Result<SimulatedStep> Predict(const Plan& plan, const Programs& programs, const 
   const int64_t before = ends.size() > 1 ? ends[ends.size() - 2] : 0;
   const int64_t step_ns = ends.back() - before;
   if (step_ns <= 0) {
-    return Infeasible("the simulated step takes no time: the programs have no ops; lower the plan again");
+    return Infeasible(
+        "the simulated step takes no time: the programs have no ops; lower the plan again");
   }
   SimulatedStep result;
   result.nodes = step.graph.node_count();
@@ -102,8 +105,8 @@ Result<SimulatedStep> Predict(const Plan& plan, const Programs& programs, const 
   p.stage_time_s = StageTimes(programs, step, timeline);
   double busy = 0.0;
   for (const double time : p.stage_time_s) busy += time;
-  p.bubble_fraction =
-      std::clamp(1.0 - busy / (D(static_cast<int64_t>(p.stage_time_s.size())) * p.step_time_s), 0.0, 1.0);
+  p.bubble_fraction = std::clamp(
+      1.0 - busy / (D(static_cast<int64_t>(p.stage_time_s.size())) * p.step_time_s), 0.0, 1.0);
   const double ranks = D(plan.world_size());
   p.tokens_per_s_per_gpu = D(plan.global_batch) * D(plan.sequence) / p.step_time_s / ranks;
   const double flops_per_rank = FlopsOf(plan).value() / p.step_time_s / ranks;

@@ -41,8 +41,8 @@ int64_t ScoreBytes(const OpAttributes& a, DType dtype) {
 
 }  // namespace
 
-/// Paths by shape of the group: for each member in order of device ids the kind of its host, its NVLink
-/// domain and host numbered in order of appearance, and its place in the host.
+/// Paths by shape of the group: for each member in order of device ids the kind of its host, its
+/// NVLink domain and host numbered in order of appearance, and its place in the host.
 struct Prices::PathCache {
   std::mutex mutex;
   std::map<std::vector<int64_t>, cost::PathFacts> paths;  // guarded by mutex
@@ -142,8 +142,8 @@ NodePrice Prices::PriceOp(const RankProgram& program, const Block& block, const 
     scores.precision = work.precision;
     scores.kernel = work.kernel + kScoresSuffix;
     scores.read = Bytes(ScoreBytes(op.attributes, WorkOf(block, op, program).dtype));
-    price.time += ToNanoseconds(std::min(whole.arithmetic, whole.memory) +
-                                model_->ExplainOp(scores).memory);
+    price.time +=
+        ToNanoseconds(std::min(whole.arithmetic, whole.memory) + model_->ExplainOp(scores).memory);
   }
   return price;
 }
@@ -204,8 +204,9 @@ Result<cost::PathFacts> Prices::PathOf(std::span<const int32_t> ranks) const {
   devices.reserve(ranks.size());
   for (const int32_t rank : ranks) {
     if (rank < 0 || static_cast<size_t>(rank) >= device_of_rank_.size()) {
-      return InvalidInput(fmt::format("group: rank {} is not in the plan's {}; lower the plan again",
-                                      rank, device_of_rank_.size()));
+      return InvalidInput(
+          fmt::format("group: rank {} is not in the plan's {}; lower the plan again", rank,
+                      device_of_rank_.size()));
     }
     devices.push_back(DeviceOf(rank));
   }
@@ -282,9 +283,9 @@ Result<Prices> MakePrices(const Plan& plan, const topologies::Cluster& cluster,
   for (const int64_t device : plan.placement) {
     const topologies::DeviceInfo& info = cluster.Device(static_cast<int>(device));
     if (info.kind != kind) {
-      return InvalidInput(fmt::format("device profile '{}' is of a {}, device {} of cluster '{}' is a {}",
-                                      model.profile().name, topologies::ToString(kind), device,
-                                      cluster.name(), topologies::ToString(info.kind)));
+      return InvalidInput(fmt::format(
+          "device profile '{}' is of a {}, device {} of cluster '{}' is a {}", model.profile().name,
+          topologies::ToString(kind), device, cluster.name(), topologies::ToString(info.kind)));
     }
     prices.device_of_rank_.push_back(static_cast<int>(device));
   }

@@ -37,8 +37,9 @@ class Prices {
   /// Global device of a rank.
   int DeviceOf(int32_t rank) const { return device_of_rank_[static_cast<size_t>(rank)]; }
 
-  /// A compute or host op of one rank, alone on its device (a CPU rank: on one core; attention there is
-  /// the sum of bytes, products and scores at the rates of "attention" and "attention.scores").
+  /// A compute or host op of one rank, alone on its device (a CPU rank: on one core; attention
+  /// there is the sum of bytes, products and scores at the rates of "attention" and
+  /// "attention.scores").
   NodePrice PriceOp(const RankProgram& program, const Block& block, const Op& op) const;
 
   /// PriceOp of every op of every block; communication stays 0.
@@ -46,13 +47,13 @@ class Prices {
 
   /// A collective or message from the arrival of the last member on.
   ///
-  /// GPUs: cost::CostModel::ExplainCollective. CPU ranks that are threads of one host: the member that
-  /// arrives last moves all bytes and wakes the others, so with n members
+  /// GPUs: cost::CostModel::ExplainCollective. CPU ranks that are threads of one host: the member
+  /// that arrives last moves all bytes and wakes the others, so with n members
   ///   time = bytes moved / rate of the kernel "all_reduce", "all_gather", "reduce_scatter", "send"
   ///          + collective_latency + (n - 2) collective_step      (on a core)
   ///          + latency of the path                               (nobody's core)
-  /// where S bytes are moved 2 n times by an all-reduce or all-gather, n + 1 times by a reduce-scatter
-  /// (a member keeps 1/n of it) and twice by a message.
+  /// where S bytes are moved 2 n times by an all-reduce or all-gather, n + 1 times by a
+  /// reduce-scatter (a member keeps 1/n of it) and twice by a message.
   NodePrice PriceCommunication(const RankProgram& program, const Block& block, const Op& op,
                                const cost::PathFacts& path) const;
 
@@ -79,13 +80,13 @@ class Prices {
   std::shared_ptr<PathCache> paths_;
 };
 
-/// Work of an op as the cost models count it; `owned_share` is the part of a gradient bucket that the
-/// rank's optimizer owns (1 / dp under ZeRO-1).
+/// Work of an op as the cost models count it; `owned_share` is the part of a gradient bucket that
+/// the rank's optimizer owns (1 / dp under ZeRO-1).
 cost::Work CostWork(const RankProgram& program, const Block& block, const Op& op,
                     double owned_share);
 
-/// Name of an op's kernel in CPU profiles: that of the kind, with the variant where it matters: "copy",
-/// "norm.rms_norm", "activation.silu.gated".
+/// Name of an op's kernel in CPU profiles: that of the kind, with the variant where it matters:
+/// "copy", "norm.rms_norm", "activation.silu.gated".
 std::string KernelName(OpKind kind, const OpAttributes& attributes);
 
 /// Behind the name of an attention kernel: the part that goes with the bytes of its scores.
@@ -94,8 +95,8 @@ inline constexpr const char* kScoresSuffix = ".scores";
 /// Number format of the arithmetic on `dtype`; integers count as fp32 (their ops only move memory).
 cost::Precision PrecisionOf(DType dtype);
 
-/// Prices for the plan's placement. kInvalidInput when the placement does not fit the cluster, or the
-/// cost model lacks the plan's precision or is of another kind of device than the cluster has.
+/// Prices for the plan's placement. kInvalidInput when the placement does not fit the cluster, or
+/// the cost model lacks the plan's precision or is of another kind of device than the cluster has.
 Result<Prices> MakePrices(const Plan& plan, const topologies::Cluster& cluster,
                           const cost::CostModel& model);
 

@@ -64,7 +64,8 @@ void AddHosts(const Programs& programs, const RankClasses& classes,
   const auto class_count = static_cast<int32_t>(classes.members.size());
   std::map<int, Loads> hosts;  // users: classes, then channels
   for (size_t r = 0; r < classes.class_of.size(); ++r) {
-    hosts[prices.cluster().HostOf(prices.DeviceOf(static_cast<int32_t>(r)))][classes.class_of[r]] += 1;
+    hosts[prices.cluster().HostOf(prices.DeviceOf(static_cast<int32_t>(r)))][classes.class_of[r]] +=
+        1;
   }
   for (size_t channel = 0; channel < groups.size(); ++channel) {
     for (const int32_t g : groups[channel]) {
@@ -101,7 +102,7 @@ class LinkFinder {
   explicit LinkFinder(const Prices& prices) : prices_(prices), cluster_(prices.cluster()) {}
 
   /// Share of each link that one group takes at full speed.
-  Result<std::map<LinkId, double>> Of1(const Group& group) {
+  Result<std::map<LinkId, double>> UseOf(const Group& group) {
     MW_ASSIGN_OR_RETURN(const cost::PathFacts path, prices_.PathOf(group.ranks));
     std::map<LinkId, double> use;
     std::vector<int> devices;
@@ -208,7 +209,7 @@ Status AddLinks(const Programs& programs, const std::vector<std::vector<int32_t>
       const Group& group = programs.groups[static_cast<size_t>(g)];
       // The world group carries a few bytes a step.
       if (group.kind == CommunicatorKind::kWorld || group.ranks.size() < 2) continue;
-      MW_ASSIGN_OR_RETURN(const auto use, finder.Of1(group));
+      MW_ASSIGN_OR_RETURN(const auto use, finder.UseOf(group));
       for (const auto& [id, share] : use) links[id][static_cast<int32_t>(channel)] += share;
     }
   }

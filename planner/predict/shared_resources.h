@@ -27,9 +27,9 @@ struct SharedResources {
   std::vector<std::vector<ResourceUse>> of_channel;  ///< of a rendezvous in all its groups
 };
 
-/// Adds the resources to `graph`. Links that nobody could over-subscribe are left out. A ring over the
-/// group in communicator order takes the widest path from member to member; between hosts it takes
-/// the NICs of its members whole.
+/// Adds the resources to `graph`. Links that nobody could over-subscribe are left out. A ring over
+/// the group in communicator order takes the widest path from member to member; between hosts it
+/// takes the NICs of its members whole.
 Result<SharedResources> AddSharedResources(const Programs& programs, const RankClasses& classes,
                                            const Channels& channels, const Prices& prices,
                                            cost::TaskGraph* graph);

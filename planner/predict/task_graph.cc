@@ -15,14 +15,13 @@ namespace {
 
 using cost::NodeId;
 
-/// FoldRanks with the paths of a rank's groups as part of its colour. Folding reads programs of ranks
-/// and group tables only.
+/// FoldRanks with the paths of a rank's groups as part of its colour. Folding reads programs of
+/// ranks and group tables only.
 Result<RankClasses> FoldByPaths(const Programs& programs, const Prices& prices) {
   std::vector<int32_t> path_of_group;
   std::vector<cost::PathFacts> paths;
   for (const Group& group : programs.groups) {
-    MW_ASSIGN_OR_RETURN(const cost::PathFacts path,
-                        prices.PathOf(group.ranks));
+    MW_ASSIGN_OR_RETURN(const cost::PathFacts path, prices.PathOf(group.ranks));
     const auto known = std::find(paths.begin(), paths.end(), path);
     path_of_group.push_back(static_cast<int32_t>(known - paths.begin()));
     if (known == paths.end()) paths.push_back(path);
@@ -34,7 +33,8 @@ Result<RankClasses> FoldByPaths(const Programs& programs, const Prices& prices) 
   for (RankBinding& rank : colored.ranks) {
     std::vector<int32_t> key = {rank.program};
     for (const int32_t g : rank.groups) key.push_back(path_of_group[static_cast<size_t>(g)]);
-    rank.program = colors.emplace(std::move(key), static_cast<int32_t>(colors.size())).first->second;
+    rank.program =
+        colors.emplace(std::move(key), static_cast<int32_t>(colors.size())).first->second;
   }
   return FoldRanks(colored);
 }
@@ -47,7 +47,8 @@ class Builder {
 
   Result<TaskGraphOfStep> Run() {
     if (options_.steps < 1 || options_.steps > kMostSteps) {
-      return InvalidInput(fmt::format("steps: found {}, allowed 1 to {}", options_.steps, kMostSteps));
+      return InvalidInput(
+          fmt::format("steps: found {}, allowed 1 to {}", options_.steps, kMostSteps));
     }
     if (options_.fold) {
       MW_ASSIGN_OR_RETURN(out_.classes, FoldByPaths(programs_, prices_));
@@ -56,8 +57,8 @@ class Builder {
     }
     out_.steps = options_.steps;
     channels_ = ChannelsOf(programs_, out_.classes);
-    MW_ASSIGN_OR_RETURN(shared_, AddSharedResources(programs_, out_.classes, channels_, prices_,
-                                                    &out_.graph));
+    MW_ASSIGN_OR_RETURN(
+        shared_, AddSharedResources(programs_, out_.classes, channels_, prices_, &out_.graph));
     MW_RETURN_IF_ERROR(CheckSize());
     rendezvous_.resize(channels_.channels.size());
     for (const RankProgram& program : programs_.programs) {
@@ -69,6 +70,8 @@ class Builder {
 
  private:
   static constexpr int64_t kMostSteps = 16;
+  /// About 100 bytes each, in graph and timeline.
+  static constexpr int64_t kMostOps = 32'000'000;
 
   /// The record that an event register holds.
   struct Record {
@@ -93,7 +96,6 @@ class Builder {
     std::vector<size_t> arrived;  ///< by communicator: rendezvous begun
   };
 
-  /// Node ids are 32 bits wide.
   Status CheckSize() const {
     int64_t ops = 0;
     for (const auto& members : out_.classes.members) {
@@ -105,11 +107,11 @@ class Builder {
         }
       }
     }
-    const int64_t most = std::numeric_limits<int32_t>::max() / 8;
-    if (ops <= most / options_.steps) return Status::Ok();
-    return Unsupported(fmt::format("{} ops in {} classes of ranks and {} steps are too many to simulate; "
-                                   "allowed: {}; use fewer micro-batches or steps",
-                                   ops, out_.classes.size(), options_.steps, most));
+    if (ops <= kMostOps / options_.steps) return Status::Ok();
+    return Unsupported(
+        fmt::format("{} ops in {} classes of ranks and {} steps are too many to simulate; "
+                    "allowed: {}; use fewer micro-batches or steps",
+                    ops, out_.classes.size(), options_.steps, kMostOps));
   }
 
   Status AddClass(int32_t c) {
@@ -242,12 +244,13 @@ class Builder {
   /// The node of the class's next rendezvous on the op's communicator; the first to come adds it.
   Status AddRendezvous(ClassState& state, const Block& block, const Op& op, TaskGraphEntry at) {
     const auto communicator = static_cast<size_t>(op.attributes.communicator);
-    const auto channel = static_cast<size_t>(
-        channels_.of[static_cast<size_t>(state.index)][communicator]);
+    const auto channel =
+        static_cast<size_t>(channels_.of[static_cast<size_t>(state.index)][communicator]);
     std::vector<NodeId>& nodes = rendezvous_[channel];
     const size_t turn = state.arrived[communicator]++;
     if (turn == nodes.size()) {
-      const Group& group = programs_.groups[static_cast<size_t>(state.binding->groups[communicator])];
+      const Group& group =
+          programs_.groups[static_cast<size_t>(state.binding->groups[communicator])];
       MW_ASSIGN_OR_RETURN(const cost::PathFacts path, PathOf(channel, group));
       const NodePrice price = prices_.PriceCommunication(*state.program, block, op, path);
       nodes.push_back(out_.graph.AddNode(price.time));

@@ -44,18 +44,19 @@ struct TaskGraphOfStep {
   /// By class, step and order of issue. A rendezvous has an entry for each class that takes part.
   std::vector<TaskGraphEntry> entries;
   std::vector<cost::NodeId> arrivals;
-  /// A pool a class: bytes of the saved slots in use, from the begin of Forward to the end of Backward.
+  /// A pool a class: bytes of the saved slots in use, from the begin of Forward to the end of
+  /// Backward.
   std::vector<cost::PoolId> saved_pools;
 };
 
-/// One node an op and class, in the queue of its stream; edges are the event registers (a wait leads
-/// to the latest record issued before it; in the first step an event without one is complete). A
-/// collective or message is one node in the queues of all classes that take part.
+/// One node an op and class, in the queue of its stream; edges are the event registers (a wait
+/// leads to the latest record issued before it; in the first step an event without one is
+/// complete). A collective or message is one node in the queues of all classes that take part.
 ///
 /// Classes are those of FoldRanks, told apart by the paths of their groups. Resources are counted
 /// over all replicas before folding (shared_resources.h). With `merge`, consecutive ops of a stream
-/// inside a task are one node where no other stream waits for one of them, none waits for another stream
-/// and they share no resource: times stay the same.
+/// inside a task are one node where no other stream waits for one of them, none waits for another
+/// stream and they share no resource: times stay the same.
 ///
 /// `programs` must have passed Verify. Errors: groups whose devices are not joined.
 Result<TaskGraphOfStep> ToTaskGraph(const Programs& programs, const Prices& prices,

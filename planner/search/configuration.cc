@@ -16,7 +16,9 @@ constexpr int64_t kMostTokens = int64_t{1} << 24;
 constexpr int64_t kMostMicroBatchTokens = int64_t{1} << 28;
 constexpr int64_t kMostGpus = int64_t{1} << 17;
 
-bool Held(const std::optional<int64_t>& held, int64_t value) { return !held || *held == value; }
+bool Held(const std::optional<int64_t>& held, int64_t value) {
+  return !held || *held == value;
+}
 
 /// Adds what is legal for one grid.
 class GridConfigurations {
@@ -176,11 +178,12 @@ Status CheckOptions(const ModelSpec& model, const SearchOptions& o) {
   MW_RETURN_IF_ERROR(CheckAxis("vpp", o.virtual_stages, 1024));
   MW_RETURN_IF_ERROR(CheckAxis("micro-batch", o.micro_batch, kMostSamples));
   if (o.dtype == DType::kI32 || o.dtype == DType::kI64) {
-    return InvalidInput(fmt::format("dtype: found {}, allowed: bf16, fp32, fp64", ToString(o.dtype)));
+    return InvalidInput(
+        fmt::format("dtype: found {}, allowed: bf16, fp32, fp64", ToString(o.dtype)));
   }
   if (o.memory_limit && o.memory_limit->value() < 1) {
-    return InvalidInput(fmt::format("memory limit: found {} B, needs at least 1",
-                                    o.memory_limit->value()));
+    return InvalidInput(
+        fmt::format("memory limit: found {} B, needs at least 1", o.memory_limit->value()));
   }
   const int64_t sequence = o.sequence > 0 ? o.sequence : model.modules.front().max_positions;
   if (sequence < 1) {
@@ -204,11 +207,10 @@ Status WhyNoneIsLegal(const ModelSpec& model, const SearchOptions& o, int64_t gp
     const auto list = [&](const char* name, const std::optional<int64_t>& value) {
       if (!value) return;
       const int64_t others = held / *value;
-      factors.push_back(
-          gpus % others == 0 && !all_held
-              ? fmt::format("{} {} (may be {})", name, *value,
-                            fmt::join(DivisorsOf(gpus / others), ", "))
-              : fmt::format("{} {}", name, *value));
+      factors.push_back(gpus % others == 0 && !all_held
+                            ? fmt::format("{} {} (may be {})", name, *value,
+                                          fmt::join(DivisorsOf(gpus / others), ", "))
+                            : fmt::format("{} {}", name, *value));
     };
     list("tp", o.tp);
     list("pp", o.pp);

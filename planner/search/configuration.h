@@ -14,8 +14,8 @@
 
 namespace meshwright::planner::search {
 
-/// A split before layer ranges and recomputation. The order of the members is the canonical order, which
-/// breaks ties: the simpler choice first.
+/// A split before layer ranges and recomputation. The order of the members is the canonical order,
+/// which breaks ties: the simpler choice first.
 struct Configuration {
   int64_t virtual_stages = 1;
   int64_t pp = 1;
@@ -37,7 +37,8 @@ std::string NameOf(const Configuration& c);
 /// Divisors in rising order; n >= 1.
 std::vector<int64_t> DivisorsOf(int64_t n);
 
-/// Tensor ranks that hold one key-value head; 0 when `tp` is not legal for the module's heads or MLPs.
+/// Tensor ranks that hold one key-value head; 0 when `tp` is not legal for the module's heads or
+/// MLPs.
 int64_t KeyValueCopies(const ModuleSpec& module, int64_t tp);
 
 /// All legal configurations of `gpus` devices in canonical order. Empty when there is none.

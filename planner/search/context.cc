@@ -11,7 +11,11 @@ namespace meshwright::planner::search {
 Context::Context(const ModelSpec& model, const topologies::Cluster& cluster,
                  const cost::CostModel& costs, const SearchOptions& options, int64_t gpus,
                  int64_t sequence)
-    : model_(model), cluster_(cluster), costs_(costs), options_(options), gpus_(gpus),
+    : model_(model),
+      cluster_(cluster),
+      costs_(costs),
+      options_(options),
+      gpus_(gpus),
       sequence_(sequence) {
   recompute_ = {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
   if (options.recompute) recompute_ = {*options.recompute};
@@ -89,7 +93,8 @@ std::shared_ptr<const ItemCosts> Context::CostsFor(const Configuration& c, const
     const std::lock_guard lock(mutex_);
     if (auto known = find()) return known;
   }
-  auto made = std::make_shared<const ItemCosts>(SplitOf(Skeleton(c)), placed.plain, placed, recompute_);
+  auto made =
+      std::make_shared<const ItemCosts>(SplitOf(Skeleton(c)), placed.plain, placed, recompute_);
   const std::lock_guard lock(mutex_);
   if (auto known = find()) return known;
   item_costs_.push_back({key, placed.tensor, placed.kv, made});

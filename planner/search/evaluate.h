@@ -1,5 +1,5 @@
-// One configuration: lower bounds, the exact choice of layer ranges and recomputation, and the split
-// that needs least memory.
+// One configuration: lower bounds, the exact choice of layer ranges and recomputation, and the
+// split that needs least memory.
 #pragma once
 
 #include <cstdint>
@@ -91,7 +91,8 @@ class Evaluator {
   /// h of the objective in ns.
   double Waiting(int64_t stage) const;
 
-  /// Fits, and may be part of a split that is not slower than `give_up` (scaled). Falls as layers rise.
+  /// Fits, and may be part of a split that is not slower than `give_up` (scaled). Falls as layers
+  /// rise.
   bool Possible(int64_t stage, const StageFacts& f, double give_up) const;
   /// Most layers that every stage can take by `Possible`; 0: none.
   std::vector<int64_t> MostLayers(double give_up);
@@ -116,7 +117,7 @@ class Evaluator {
   BucketRules rules_;
   std::optional<StepPrices> step_prices_;
   double message_ns_ = 0.0;
-  double least_first_ns_ = 0.0;  ///< of all stages together
+  double least_first_ns_ = 0.0;        ///< of all stages together
   std::vector<int64_t> fixed_layers_;  ///< per chunk (c x pp + p) where they are not searched
   std::vector<int64_t> shared_bytes_;  ///< per stage: communication and io
   std::vector<int64_t> outside_, limit_, passes_;

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <numeric>
 #include <random>
-#include <set>
+#include <system_error>
 #include <thread>
 
 #include "planner/lower/lower.h"
@@ -22,7 +22,8 @@ using search::Evaluator;
 using search::Outcome;
 using search::Record;
 
-/// Configurations looked at between two updates of the bound: fixed, so that counts do not depend on threads.
+/// Configurations looked at between two updates of the bound: fixed, so that counts do not depend
+/// on threads.
 constexpr size_t kWave = 16;
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
@@ -37,7 +38,11 @@ void ParallelFor(size_t count, int threads, const F& f) {
     for (size_t i = next++; i < count; i = next++) f(i);
   };
   std::vector<std::thread> helpers;
-  for (int t = 1; t < threads && static_cast<size_t>(t) < count; ++t) helpers.emplace_back(work);
+  try {
+    for (int t = 1; t < threads && static_cast<size_t>(t) < count; ++t) helpers.emplace_back(work);
+  } catch (const std::system_error&) {
+    // No more threads to be had: those that run do the work.
+  }
   work();
   for (std::thread& t : helpers) t.join();
 }
@@ -67,7 +72,8 @@ class Search {
     const auto best = search::BestRecords(records_, static_cast<size_t>(options_.top));
     if (best.empty()) {
       for (size_t i = 0; i < records_.size(); ++i) {
-        if (records_[i].outcome != Outcome::kNotJoined) return search::NothingFits(context_, records_);
+        if (records_[i].outcome != Outcome::kNotJoined)
+          return search::NothingFits(context_, records_);
       }
       return errors.front();
     }
@@ -125,6 +131,7 @@ class Search {
       // A split that fits may have been given up as too slow.
       const bool slow = worse_than < kNoBound && evaluator.Fits();
       record.outcome = slow ? Outcome::kTimeBound : Outcome::kNoSplit;
+      if (slow) record.seconds = std::max(record.seconds, worse_than);
     }
   }
 
@@ -204,8 +211,7 @@ class Search {
   }
 
   void MakeFront() {
-    std::vector<const Record*> feasible =
-        search::BestRecords(records_, records_.size());
+    std::vector<const Record*> feasible = search::BestRecords(records_, records_.size());
     int64_t least = INT64_MAX;
     for (const Record* r : feasible) {  // by time
       if (r->solution->peak() >= least) continue;

@@ -1,23 +1,26 @@
 // FindPlans: the best ways to train a model on a cluster, found exactly for a stated objective and
 // re-ranked by simulation.
 //
-// Space. (tp, sequence parallelism, pp, virtual stages, dp, micro-batch, ZeRO none/1, placement order)
-// over all of the GPUs; for each, contiguous layer ranges per stage and the recomputation of every stage.
-// With virtual stages and layers all of one kind, any layer count per stage is tried and dealt over the stage's
-// chunks so that the largest is as small as can be; with several kinds the chunks are EvenLayers.
+// Space. (tp, sequence parallelism, pp, virtual stages, dp, micro-batch, ZeRO none/1, placement
+// order) over all of the GPUs; for each, contiguous layer ranges per stage and the recomputation of
+// every stage. With virtual stages and layers all of one kind, any layer count per stage is tried
+// and dealt over the stage's chunks so that the largest is as small as can be; with several kinds
+// the chunks are EvenLayers.
 //
 // Objective, seconds of one optimizer step, v virtual stages, m micro-batches, P stages:
 //
 //   T = 1/v sum_p t1(p)  +  2 (P-1) c  +  max_p [ (m - 1/v) t(p) + (m-1) h(p) + e(p) ]
 //
-//   t1, t  forward + backward of the first / every other micro-batch on stage p: template costs added up
-//   c      one message to the next stage, slowest pipeline edge
-//   h      what a 1F1B stage waits for messages in the steady state: 2c (P-1-p) / (P-p), its share of
-//          a round trip over the micro-batches in flight; 0 with virtual stages, whose schedule is deep enough
+//   t1, t  forward + backward of the first / every other micro-batch on stage p: template costs
+//   added up c      one message to the next stage, slowest pipeline edge h      what a 1F1B stage
+//   waits for messages in the steady state: 2c (P-1-p) / (P-p), its share of
+//          a round trip over the micro-batches in flight; 0 with virtual stages, whose schedule is
+//          deep enough
 //   e      end of the step that nothing hides (EndOfStep: reductions, norm, optimizer, gathers)
 //
 // Equal stages without messages give (m + (P-1)/v) t + e, the known bubble. The estimate leaves out
-// contention and the slack of later stages at the end; simulation has both, and the gap is reported.
+// contention and the slack of later stages at the end; simulation has both, and the gap is
+// reported.
 //
 // Memory. Every stage keeps PlannedMemory + OutsideBytes within its device's memory.
 #pragma once
@@ -38,7 +41,7 @@
 namespace meshwright::planner {
 
 struct SearchOptions {
-  int64_t gpus = 0;          ///< devices to use; 0: all of the cluster; more than it has: hosts are added
+  int64_t gpus = 0;  ///< devices to use; 0: all of the cluster; more than it has: hosts are added
   int64_t global_batch = 1;  ///< samples per step
   int64_t sequence = 0;      ///< tokens per sample; 0: the model's maximum
   DType dtype = DType::kBf16;
@@ -51,15 +54,17 @@ struct SearchOptions {
   std::optional<bool> sequence_parallel;
   std::optional<Sharding> sharding;
   std::optional<Recompute> recompute;  ///< of every stage
-  std::vector<int64_t> layers;  ///< layers per stage (chunk c of stage p at c x pp + p); empty: searched
+  std::vector<int64_t>
+      layers;  ///< layers per stage (chunk c of stage p at c x pp + p); empty: searched
 
-  /// Interleaved schedules of at most this many chunks a stage are searched where they are legal. Like
-  /// 1F1B with fewer micro-batches than stages, anything beyond is proposed only when held.
+  /// Interleaved schedules of at most this many chunks a stage are searched where they are legal.
+  /// Like 1F1B with fewer micro-batches than stages, anything beyond is proposed only when held.
   int64_t max_virtual_stages = 8;
-  std::optional<Bytes> memory_limit;  ///< of every device, instead of what cluster and profile state
-  int64_t top = 5;                    ///< plans returned (and simulated)
-  int threads = 1;                    ///< the result does not depend on it
-  bool front = false;  ///< evaluate every configuration, so that the Pareto front is complete
+  std::optional<Bytes>
+      memory_limit;     ///< of every device, instead of what cluster and profile state
+  int64_t top = 5;      ///< plans returned (and simulated)
+  int threads = 1;      ///< the result does not depend on it
+  bool front = false;   ///< evaluate every configuration, so that the Pareto front is complete
   bool suggest = true;  ///< when nothing fits, search for changes that do
   /// Order in which configurations are tried, 0: canonical. The result does not depend on it.
   uint64_t shuffle_seed = 0;

@@ -1,5 +1,5 @@
-// Blocks of one layer item on its own, as the lowering passes make them: where the search gets times and
-// sizes from. Nothing here knows a stage.
+// Blocks of one layer item on its own, as the lowering passes make them: where the search gets
+// times and sizes from. Nothing here knows a stage.
 #pragma once
 
 #include <array>
@@ -39,7 +39,8 @@ struct ItemBlocks {
   ItemSizes sizes;
 };
 
-/// Runs the passes on one item. The plan that `split` comes from must pass CheckPlan and CheckSupported.
+/// Runs the passes on one item. The plan that `split` comes from must pass CheckPlan and
+/// CheckSupported.
 ItemBlocks LowerItem(const lower::SplitFacts& split, const ItemKey& key);
 
 /// Parameter elements of an item alone, without making blocks.

@@ -71,8 +71,8 @@ BucketSums SumBuckets(const BucketRules& rules, const std::vector<BucketItem>& i
     const int64_t owned = rules.sharded ? padded / rules.dp : padded;
     sums.buckets.push_back(padded);
     sums.elements += padded;
-    sums.optimizer_bytes = RoundUp(sums.optimizer_bytes + rules.states * owned * rules.state_bytes,
-                                   kByteAlignment);
+    sums.optimizer_bytes =
+        RoundUp(sums.optimizer_bytes + rules.states * owned * rules.state_bytes, kByteAlignment);
     open = 0;
   };
   for (const BucketItem& item : items) {
@@ -103,8 +103,8 @@ int64_t CommunicationBytes(int64_t pp, int64_t virtual_stages, int64_t micro_bat
   int64_t buffers = 0;
   if (virtual_stages == 1) {
     // Two a direction and class, but no more than there are messages in a step.
-    buffers = 2 * std::min<int64_t>(2, micro_batches) *
-              ((stage > 0 ? 1 : 0) + (stage < pp - 1 ? 1 : 0));
+    buffers =
+        2 * std::min<int64_t>(2, micro_batches) * ((stage > 0 ? 1 : 0) + (stage < pp - 1 ? 1 : 0));
   } else {
     buffers = 8;
     // The wrap-around edges hold what arrives while earlier chunks still run.
@@ -145,11 +145,11 @@ MemoryBreakdown PlannedMemory(const Plan& plan, size_t module, int64_t stage) {
   memory.parameters = RoundUp(sums.elements * SizeOf(split.dtypes.compute), kByteAlignment);
   memory.gradients = RoundUp(sums.elements * SizeOf(split.dtypes.gradient), kByteAlignment);
   memory.optimizer = RoundUp(sums.optimizer_bytes, kByteAlignment);
-  memory.saved = RoundUp(
-      memory.slots * *std::max_element(chunk_bytes.begin(), chunk_bytes.end()), kByteAlignment);
+  memory.saved = RoundUp(memory.slots * *std::max_element(chunk_bytes.begin(), chunk_bytes.end()),
+                         kByteAlignment);
   memory.scratch = RoundUp(memory.scratch, kByteAlignment);
-  memory.communication = CommunicationBytes(m.pp, m.virtual_stages, plan.micro_batches, stage,
-                                            split.residual_bytes());
+  memory.communication =
+      CommunicationBytes(m.pp, m.virtual_stages, plan.micro_batches, stage, split.residual_bytes());
   memory.io = IoBytes(has_head, plan.sequence, plan.micro_batch, plan.micro_batches);
   return memory;
 }

@@ -1,13 +1,13 @@
-// The plan's memory as sums over its items, computed apart from the allocator that lays out the arena
-// (planner/lower/tasks.cc): the two must agree to the byte, and tests compare them.
+// The plan's memory as sums over its items, computed apart from the allocator that lays out the
+// arena (planner/lower/tasks.cc): the two must agree to the byte, and tests compare them.
 //
 //   parameters  padded elements of all buckets x size of the compute type
 //   gradients   the same elements x size of the gradient type
 //   optimizer   per bucket: owned elements x states x size of the moment type
-//   saved       slots x largest sum of saved bytes of a chunk; slots = micro-batches x chunks in flight
-//   scratch     largest block, the carried residual stream included
-//   communication  buffers of the pipeline edges x residual stream
-//   io          step scalars; on the head's stage the labels of all micro-batches
+//   saved       slots x largest sum of saved bytes of a chunk; slots = micro-batches x chunks in
+//   flight scratch     largest block, the carried residual stream included communication  buffers
+//   of the pipeline edges x residual stream io          step scalars; on the head's stage the
+//   labels of all micro-batches
 // each rounded up to 256 B.
 #pragma once
 
@@ -30,7 +30,7 @@ struct BucketRules {
   int64_t target_elements = 1;
   bool tied_here = false;
   bool tied_across = false;
-  int64_t states = 0;  ///< optimizer states an element, master weight included
+  int64_t states = 0;       ///< optimizer states an element, master weight included
   int64_t state_bytes = 0;  ///< bytes of one state of one element
   friend bool operator==(const BucketRules&, const BucketRules&) = default;
 };
@@ -60,8 +60,8 @@ int64_t CommunicationBytes(int64_t pp, int64_t virtual_stages, int64_t micro_bat
 /// Bytes of labels and scalars.
 int64_t IoBytes(bool has_head, int64_t sequence, int64_t micro_batch, int64_t micro_batches);
 
-/// Memory of one rank of stage `stage` of module `module`; `outside` and below are left 0. The plan must
-/// pass CheckPlan and CheckSupported.
+/// Memory of one rank of stage `stage` of module `module`; `outside` and below are left 0. The plan
+/// must pass CheckPlan and CheckSupported.
 MemoryBreakdown PlannedMemory(const Plan& plan, size_t module, int64_t stage);
 
 }  // namespace meshwright::planner::search

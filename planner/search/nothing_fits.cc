@@ -87,8 +87,7 @@ class Changes {
   bool Fits(const Edit& edit, std::string* plan) const {
     SearchOptions options = asked_;
     edit(options);
-    const auto result =
-        FindPlans(context_.model(), context_.cluster(), context_.costs(), options);
+    const auto result = FindPlans(context_.model(), context_.cluster(), context_.costs(), options);
     if (!result.ok()) return false;
     *plan = ShortName(result->plans.front().plan);
     return true;
@@ -202,15 +201,18 @@ Status NothingFits(Context& context, const std::vector<Record>& records) {
   const MemoryBreakdown& m = s.memory[stage];
   const auto changes = Changes(context).Find(s.peak());
   return Infeasible(fmt::format(
-      "{}: the nearest split is {} with recompute {}; there stage {} needs {} and its devices have {}: "
-      "parameters {}, gradients {}, optimizer {}, saved activations {} ({} in flight), scratch {}, messages "
+      "{}: the nearest split is {} with recompute {}; there stage {} needs {} and its devices have "
+      "{}: "
+      "parameters {}, gradients {}, optimizer {}, saved activations {} ({} in flight), scratch {}, "
+      "messages "
       "{}, labels {}, context and libraries {}. {}",
       head, NameOf(nearest.record->configuration), ToString(s.stages[stage].recompute), stage,
       GiB(m.total()), GiB(s.limits[stage]), GiB(m.parameters), GiB(m.gradients), GiB(m.optimizer),
       GiB(m.saved), m.slots, GiB(m.scratch), GiB(m.communication), GiB(m.io), GiB(m.outside),
-      changes.empty() ? std::string("No single change was found that fits: use fewer tokens a sample, "
-                                    "larger devices or a smaller model")
-                      : fmt::format("Changes that fit, smallest first: {}", fmt::join(changes, "; "))));
+      changes.empty()
+          ? std::string("No single change was found that fits: use fewer tokens a sample, "
+                        "larger devices or a smaller model")
+          : fmt::format("Changes that fit, smallest first: {}", fmt::join(changes, "; "))));
 }
 
 }  // namespace meshwright::planner::search

@@ -90,9 +90,8 @@ Result<Placed> Place(const topologies::Cluster& cluster, const cost::CostModel& 
     for (int64_t dp = 0; dp < axes.dp; ++dp) {
       for (int64_t tp = 0; tp < axes.tp; ++tp) {
         const int64_t rank = tp + axes.tp * (dp + axes.dp * pp);
-        const int64_t place = order == PlacementOrder::kDataInside
-                                  ? rank
-                                  : tp + axes.tp * (pp + axes.pp * dp);
+        const int64_t place =
+            order == PlacementOrder::kDataInside ? rank : tp + axes.tp * (pp + axes.pp * dp);
         plan.placement[static_cast<size_t>(rank)] =
             devices.device_of_rank[static_cast<size_t>(place)];
       }

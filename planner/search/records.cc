@@ -37,26 +37,61 @@ const std::vector<Axis>& AllAxes() {
   return axes;
 }
 
-/// "tp 8: the best with another value is tp4 pp8 dp2 ..., 3.1 % slower".
-std::string WhyThisValue(const Axis& axis, const Record& winner, const std::vector<Record>& records) {
-  const std::string mine = axis.value(winner.configuration);
-  const Record* best = nullptr;
-  bool others = false;
+/// The best plan with another value of an axis; `exact`: else only a lower bound of its time.
+struct Alternative {
+  bool legal = false;
+  bool fits = false;
+  bool exact = true;
+  double seconds = 0.0;
+  Configuration configuration;
+};
+
+/// Configurations that were bounded are evaluated here, most promising first; after kMostTried of
+/// them the bound has to do.
+Alternative BestOther(Context& context, const Axis& axis, const std::string& mine,
+                      const std::vector<Record>& records) {
+  constexpr int kMostTried = 100;
+  std::vector<const Record*> others;
+  Alternative best;
   for (const Record& r : records) {
     if (axis.value(r.configuration) == mine) continue;
-    others = true;
-    if (r.outcome != Outcome::kFeasible && r.outcome != Outcome::kTimeBound) continue;
-    if (best == nullptr || r.seconds < best->seconds ||
-        (r.seconds == best->seconds && r.configuration < best->configuration)) {
-      best = &r;
+    best.legal = true;
+    if (r.outcome == Outcome::kFeasible || r.outcome == Outcome::kTimeBound) others.push_back(&r);
+  }
+  std::sort(others.begin(), others.end(), [](const Record* a, const Record* b) {
+    return a->seconds != b->seconds ? a->seconds < b->seconds : a->configuration < b->configuration;
+  });
+  int tried = 0;
+  for (const Record* r : others) {
+    if (best.fits && r->seconds >= best.seconds) break;
+    double seconds = r->seconds;
+    if (r->outcome == Outcome::kTimeBound) {
+      if (++tried > kMostTried) {
+        return {true, true, false, r->seconds, r->configuration};
+      }
+      Evaluator evaluator(context, r->configuration, *context.PlacedFor(r->configuration));
+      const auto solution = evaluator.Fastest(best.fits ? best.seconds : 1e300);
+      if (!solution) continue;
+      seconds = solution->parts.total;
+    }
+    if (!best.fits || seconds < best.seconds) {
+      best = {true, true, true, seconds, r->configuration};
     }
   }
-  if (!others) return fmt::format("{} {}: no other value is legal or left free", axis.name, mine);
-  if (best == nullptr) return fmt::format("{} {}: with any other value nothing fits", axis.name, mine);
-  const double more = 100 * (best->seconds / winner.seconds - 1);
-  return fmt::format("{} {}: with another value the best is {}, {}{:+.1f} %", axis.name, mine,
-                     NameOf(best->configuration),
-                     best->outcome == Outcome::kTimeBound ? "at least " : "", more);
+  return best;
+}
+
+/// "tp 8: the best with another value is tp4 pp8 dp2 ..., +3.1 %".
+std::string WhyThisValue(Context& context, const Axis& axis, const Record& winner,
+                         const std::vector<Record>& records) {
+  const std::string mine = axis.value(winner.configuration);
+  const Alternative other = BestOther(context, axis, mine, records);
+  if (!other.legal)
+    return fmt::format("{} {}: no other value is legal or left free", axis.name, mine);
+  if (!other.fits) return fmt::format("{} {}: with any other value nothing fits", axis.name, mine);
+  return fmt::format("{} {}: the best with another value is {}, {}{:+.1f} %", axis.name, mine,
+                     NameOf(other.configuration), other.exact ? "" : "at least ",
+                     100 * (other.seconds / winner.seconds - 1));
 }
 
 std::string WhyRecompute(Context& context, const Record& winner, const Plan& plan) {
@@ -74,8 +109,10 @@ std::string WhyRecompute(Context& context, const Record& winner, const Plan& pla
   for (size_t p = 0; p < s.stages.size(); ++p) {
     if (s.stages[p].recompute == Recompute::kNone) continue;
     without.modules.front().recompute[p] = Recompute::kNone;
-    const int64_t need = PlannedMemory(without, 0, static_cast<int64_t>(p)).total() + s.memory[p].outside;
-    return text + fmt::format("without it stage {} would need {} of {}", p, GiB(need), GiB(s.limits[p]));
+    const int64_t need =
+        PlannedMemory(without, 0, static_cast<int64_t>(p)).total() + s.memory[p].outside;
+    return text +
+           fmt::format("without it stage {} would need {} of {}", p, GiB(need), GiB(s.limits[p]));
   }
   return text + "everything fits without it";
 }
@@ -84,7 +121,8 @@ std::string WhatBinds(Context& context, const Record& winner) {
   const Solution& s = *winner.solution;
   size_t fullest = 0;
   for (size_t p = 1; p < s.memory.size(); ++p) {
-    if (s.memory[p].total() - s.limits[p] > s.memory[fullest].total() - s.limits[fullest]) fullest = p;
+    if (s.memory[p].total() - s.limits[p] > s.memory[fullest].total() - s.limits[fullest])
+      fullest = p;
   }
   const ObjectiveParts& t = s.parts;
   const auto placed = context.PlacedFor(winner.configuration);
@@ -93,10 +131,12 @@ std::string WhatBinds(Context& context, const Record& winner) {
   };
   const bool network = placed.ok() && crosses((*placed)->data);
   return fmt::format(
-      "what binds: memory of stage {} at {} of {} ({}); of the step {} is bubble, {} uneven stages, {} "
+      "what binds: memory of stage {} at {} of {} ({}); of the step {} is bubble, {} uneven "
+      "stages, {} "
       "messages between stages, {} end of step (gradients{}, norm, optimizer)",
       fullest, GiB(s.memory[fullest].total()), GiB(s.limits[fullest]),
-      Percent(static_cast<double>(s.memory[fullest].total()), static_cast<double>(s.limits[fullest])),
+      Percent(static_cast<double>(s.memory[fullest].total()),
+              static_cast<double>(s.limits[fullest])),
       Percent(t.bubble, t.total), Percent(t.imbalance, t.total), Percent(t.messages, t.total),
       Percent(t.end, t.total), network ? " over the network" : "");
 }
@@ -163,13 +203,16 @@ Result<Plan> PlanOf(Context& context, const Record& record) {
 std::vector<std::string> ReasonsFor(Context& context, const Record& winner,
                                     const std::vector<Record>& records, const Plan& plan) {
   std::vector<std::string> reasons;
-  for (const Axis& axis : AllAxes()) reasons.push_back(WhyThisValue(axis, winner, records));
+  for (const Axis& axis : AllAxes()) {
+    reasons.push_back(WhyThisValue(context, axis, winner, records));
+  }
   reasons.push_back(WhyRecompute(context, winner, plan));
   const ModulePlan& m = plan.modules.front();
   if (m.kv_copies > 1) {
-    reasons.push_back(fmt::format(
-        "key-value heads: fewer than tp {}, so each is stored on {} ranks and its gradients are summed",
-        m.tp, m.kv_copies));
+    reasons.push_back(
+        fmt::format("key-value heads: fewer than tp {}, so each is stored on {} ranks and its "
+                    "gradients are summed",
+                    m.tp, m.kv_copies));
   }
   reasons.push_back(WhatBinds(context, winner));
   if (const auto placed = context.PlacedFor(winner.configuration); placed.ok()) {
@@ -183,7 +226,8 @@ std::vector<std::string> WarningsFor(Context& context, const Record& winner) {
   const Configuration& c = winner.configuration;
   if (c.micro_batches < c.pp) {
     warnings.push_back(fmt::format(
-        "{} micro-batches are fewer than {} stages: the pipeline idles {:.1f} % of the time; raise the "
+        "{} micro-batches are fewer than {} stages: the pipeline idles {:.1f} % of the time; raise "
+        "the "
         "global batch or lower the micro-batch",
         c.micro_batches, c.pp,
         100.0 * static_cast<double>(c.pp - 1) / static_cast<double>(c.micro_batches + c.pp - 1)));
@@ -192,8 +236,9 @@ std::vector<std::string> WarningsFor(Context& context, const Record& winner) {
   if (!placed.ok()) return warnings;
   for (const cost::PathFacts& path : (*placed)->tensor) {
     if (path.hosts <= 1) continue;
-    warnings.push_back(fmt::format(
-        "tp {}: tensor groups cross {} hosts, so every layer waits for the network", c.tp, path.hosts));
+    warnings.push_back(
+        fmt::format("tp {}: tensor groups cross {} hosts, so every layer waits for the network",
+                    c.tp, path.hosts));
     break;
   }
   return warnings;
@@ -202,6 +247,8 @@ std::vector<std::string> WarningsFor(Context& context, const Record& winner) {
 std::string WhyItLost(const Record& winner, const Record& loser) {
   const ObjectiveParts& a = winner.solution->parts;
   const ObjectiveParts& b = loser.solution->parts;
+  if (b.total <= a.total)
+    return "simulated slower: it meets contention and stalls that the objective leaves out";
   const std::pair<const char*, double> parts[] = {
       {"stage work (recomputation, smaller products, tensor traffic)", b.work - a.work},
       {"uneven stages", b.imbalance - a.imbalance},
@@ -212,7 +259,6 @@ std::string WhyItLost(const Record& winner, const Record& loser) {
   for (const auto& part : parts) {
     if (part.second > most->second) most = &part;
   }
-  if (most->second <= 0) return "simulated slower: contention that the objective leaves out";
   return fmt::format("{}: {} of the step more", most->first, Percent(most->second, a.total));
 }
 

@@ -1,5 +1,5 @@
-// What pipeline stages cost: template times added up, and the end of a step. Every time is the price of
-// an op that the lowering makes; there are no formulas of the model here.
+// What pipeline stages cost: template times added up, and the end of a step. Every time is the
+// price of an op that the lowering makes; there are no formulas of the model here.
 #pragma once
 
 #include <array>
@@ -14,14 +14,15 @@
 
 namespace meshwright::planner::search {
 
-/// Template cost of one item. Times are of the block alone on its rank: its ops on the compute and the
-/// tensor stream, waiting for each other as the block says. Blocks of a rank follow one another.
+/// Template cost of one item. Times are of the block alone on its rank: its ops on the compute and
+/// the tensor stream, waiting for each other as the block says. Blocks of a rank follow one
+/// another.
 struct ItemCost {
   ItemSizes sizes;
   int64_t forward_ns = 0;
   int64_t backward_ns = 0;        ///< of every micro-batch but the first
   int64_t backward_first_ns = 0;  ///< of the first micro-batch
-  int64_t kv_sum_ns = 0;  ///< sum of gradients over copies of key-value heads, once a step
+  int64_t kv_sum_ns = 0;          ///< sum of gradients over copies of key-value heads, once a step
 };
 
 /// Time of one block when nothing else runs on its rank.
@@ -50,8 +51,10 @@ class ItemCosts {
     return layers_[static_cast<size_t>(kind)][first_of_chunk ? 1 : 0]
                   [static_cast<size_t>(recompute)];
   }
-  int64_t join_ns() const { return join_ns_; }      ///< sum that leaves a chunk, once a forward pass
-  int64_t tokens_ns() const { return tokens_ns_; }  ///< token ids of the first stage, once a forward
+  int64_t join_ns() const { return join_ns_; }  ///< sum that leaves a chunk, once a forward pass
+  int64_t tokens_ns() const {
+    return tokens_ns_;
+  }  ///< token ids of the first stage, once a forward
 
  private:
   ItemCost Price(const ItemKey& key, const Prices& prices, const Placed& placed) const;
@@ -62,7 +65,8 @@ class ItemCosts {
   int64_t join_ns_ = 0, tokens_ns_ = 0;
 };
 
-/// The residual stream of one micro-batch to the next stage, over the slowest edge; 0 with one stage.
+/// The residual stream of one micro-batch to the next stage, over the slowest edge; 0 with one
+/// stage.
 int64_t MessageTime(const lower::SplitFacts& split, const Prices& prices, const Placed& placed);
 
 /// Prices of the ops at the end of a step, by bucket size. Not thread-safe.

@@ -1,5 +1,5 @@
-// Speed of lowering, verifying and simulating a plan of 512 GPUs: tp8 pp8 dp8, 64 micro-batches, 96 layers
-// 12288 wide. Goal: lower and verify below 200 ms.
+// Speed of lowering, verifying and simulating a plan of 512 GPUs: tp8 pp8 dp8, 64 micro-batches, 96
+// layers 12288 wide. Goal: lower and verify below 200 ms.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>

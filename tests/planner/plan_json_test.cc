@@ -91,12 +91,17 @@ TEST(PlanJson, NamesTheFieldThatIsWrong) {
   EXPECT_THAT(ErrorOf(Edited("\"tp\": 2", "\"tq\": 2")), HasSubstr("modules[0].tp: found nothing"));
   EXPECT_THAT(ErrorOf(Edited("\"tp\": 2", "\"tq\": 2")), HasSubstr("unknown key \"tq\""));
   EXPECT_THAT(ErrorOf(Edited("\"tp\": 2", "\"tp\": 2, \"tp\": 2")), HasSubstr("\"tp\" twice"));
-  EXPECT_THAT(ErrorOf(Edited("\"tp\": 2", "\"tp\": 18446744073709551615")), HasSubstr("modules[0].tp"));
+  EXPECT_THAT(ErrorOf(Edited("\"tp\": 2", "\"tp\": 18446744073709551615")),
+              HasSubstr("modules[0].tp"));
   EXPECT_THAT(ErrorOf(Edited("\"zero\": \"none\"", "\"zero\": \"zero9\"")), HasSubstr("zero1"));
-  EXPECT_THAT(ErrorOf(Edited("\"dtype\": \"bf16\"", "\"dtype\": \"fp8\"")), HasSubstr("allowed: bf16"));
-  EXPECT_THAT(ErrorOf(Edited("\"step_time_s\": 0.125", "\"step_time_s\": -1")), HasSubstr("step_time_s"));
-  EXPECT_THAT(ErrorOf(Edited("\"step_time_s\": 0.125", "\"step_time_s\": 1e999")), HasSubstr("p.json"));
-  EXPECT_THAT(ErrorOf(Edited("\"global_batch\": 4", "\"global_batch\": null")), HasSubstr("global_batch: found null"));
+  EXPECT_THAT(ErrorOf(Edited("\"dtype\": \"bf16\"", "\"dtype\": \"fp8\"")),
+              HasSubstr("allowed: bf16"));
+  EXPECT_THAT(ErrorOf(Edited("\"step_time_s\": 0.125", "\"step_time_s\": -1")),
+              HasSubstr("step_time_s"));
+  EXPECT_THAT(ErrorOf(Edited("\"step_time_s\": 0.125", "\"step_time_s\": 1e999")),
+              HasSubstr("p.json"));
+  EXPECT_THAT(ErrorOf(Edited("\"global_batch\": 4", "\"global_batch\": null")),
+              HasSubstr("global_batch: found null"));
   EXPECT_THAT(ErrorOf(Edited("\"meshwright_plan\": 1", "\"meshwright_plan\": 2")),
               HasSubstr("found version 2, this program reads 1"));
 }
@@ -105,15 +110,17 @@ TEST(PlanJson, SaysWhatWasChangedAfterPlanning) {
   const std::string step = ErrorOf(Edited("\"global_batch\": 4", "\"global_batch\": 8"));
   EXPECT_THAT(step, HasSubstr("p.json: plan: the file states fingerprint 0x"));
   EXPECT_THAT(ErrorOf(Edited("hidden: ", "hidden: 8")), HasSubstr("model"));
-  EXPECT_THAT(ErrorOf(Edited("memory: 80", "memory: 81")), HasSubstr("p.json: cluster: the file states"));
+  EXPECT_THAT(ErrorOf(Edited("memory: 80", "memory: 81")),
+              HasSubstr("p.json: cluster: the file states"));
 }
 
 TEST(PlanJson, RefusesWhatIsNoPlan) {
   const std::string whole = WritePlanJson(SamplePlan());
   for (const std::string& text :
        {std::string(), std::string("{"), std::string("[]"), std::string("null"), std::string("{}"),
-        std::string("\xff\xfe{}"), std::string(100000, '['), std::string("{\"a\":") + std::string(50000, '{'),
-        std::string("{\"meshwright_plan\": 1}"), std::string("\0\0\0", 3)}) {
+        std::string("\xff\xfe{}"), std::string(100000, '['),
+        std::string("{\"a\":") + std::string(50000, '{'), std::string("{\"meshwright_plan\": 1}"),
+        std::string("\0\0\0", 3)}) {
     ErrorOf(text);
   }
   for (size_t cut = 0; cut < whole.size() - 2; cut += 97) ErrorOf(whole.substr(0, cut));

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cost_models/cost_model.h"
 #include "planner/ir/load_model.h"
@@ -11,6 +13,7 @@
 #include "planner/lower/lower.h"
 #include "planner/lower/make_plan.h"
 #include "planner/predict/prices.h"
+#include "tests/cost_models/cpu_profile.h"
 #include "topologies/cluster.h"
 #include "topologies/cluster_io.h"
 
@@ -34,7 +37,8 @@ inline Programs Lowered(const Plan& plan) {
   return std::move(programs).value();
 }
 
-inline cost::CostModel ModelOf(cost::DeviceProfile profile, std::vector<cost::Precision> precisions) {
+inline cost::CostModel ModelOf(cost::DeviceProfile profile,
+                               std::vector<cost::Precision> precisions) {
   auto model = cost::CostModel::Make(std::move(profile), {std::move(precisions)});
   EXPECT_TRUE(model.ok()) << model.status().message();
   return std::move(model).value();
@@ -74,6 +78,30 @@ inline Prices PricesOf(const Plan& plan, const topologies::Cluster& cluster,
   auto prices = MakePrices(plan, cluster, model);
   EXPECT_TRUE(prices.ok()) << prices.status().message();
   return std::move(prices).value();
+}
+
+inline cost::CostModel InventedCpuCosts() {
+  return ModelOf(cost::InventedCpu(), {cost::Precision::kFp32, cost::Precision::kFp64});
+}
+
+/// Small enough for a test; ZeRO-1 wherever it shards.
+inline SplitRequest Tiny(int64_t tp, int64_t pp, int64_t dp, int64_t vpp = 1) {
+  SplitRequest r;
+  r.tp = tp;
+  r.pp = pp;
+  r.dp = dp;
+  r.virtual_stages = vpp;
+  r.sequence = 32;
+  r.global_batch = 8 * dp;
+  r.dtype = DType::kF32;
+  r.sharding = dp > 1 ? Sharding::kZero1 : Sharding::kNone;
+  return r;
+}
+
+inline ModelSpec TinyGpt(int64_t layers = 8) {
+  ModelSpec model = ShippedModel("gpt-tiny");
+  model.modules.front().layers.assign(static_cast<size_t>(layers), 0);
+  return model;
 }
 
 }  // namespace meshwright::planner

@@ -1,6 +1,4 @@
 // Prices of ops and groups, and model FLOPs.
-#include "planner/predict/prices.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 
 #include "planner/ir/op_schema.h"
 #include "planner/predict/model_flops.h"
+#include "planner/predict/prices.h"
 #include "tests/cost_models/cpu_profile.h"
 #include "tests/planner/predict_fixtures.h"
 
@@ -92,7 +91,8 @@ TEST(Prices, GpuOpsCostWhatTheCostModelSays) {
       cost::Work expected;
       expected.kind = cost::WorkKind::kGemm;
       expected.precision = cost::Precision::kBf16;
-      expected.flops = Flops(2.0 * static_cast<double>(work.m * work.n) * static_cast<double>(work.k));
+      expected.flops =
+          Flops(2.0 * static_cast<double>(work.m * work.n) * static_cast<double>(work.k));
       expected.m = work.m;
       expected.n = work.n;
       expected.k = work.k;
@@ -109,8 +109,7 @@ TEST(Prices, CpuCollectiveMovesAllBytesOnOneCore) {
   cost::DeviceProfile profile = cost::InventedCpu();
   profile.cpu->kernels.push_back(
       {"all_reduce", cost::Precision::kFp32, cost::Invented(BytesPerSecond(2e9))});
-  const Prices prices =
-      PricesOf(plan, CpuRanks(4, 2), ModelOf(profile, {cost::Precision::kFp32}));
+  const Prices prices = PricesOf(plan, CpuRanks(4, 2), ModelOf(profile, {cost::Precision::kFp32}));
   RankProgram program;
   Block block;
   block.tensors = {{"x", DType::kF32, {1000}, Region::kScratch, 0}};
@@ -120,7 +119,8 @@ TEST(Prices, CpuCollectiveMovesAllBytesOnOneCore) {
   const auto path = prices.PathOf(std::array<int32_t, 4>{0, 1, 2, 3});
   ASSERT_TRUE(path.ok()) << path.status().message();
   const NodePrice price = prices.PriceCommunication(program, block, op, *path);
-  // 4 members read and written, 4000 bytes each, at 2 GB/s; 5 us + 2 further members of 1 us; 3 us path.
+  // 4 members read and written, 4000 bytes each, at 2 GB/s; 5 us + 2 further members of 1 us; 3 us
+  // path.
   const double on_core = 8 * 4000 / 2e9 + 5e-6 + 2e-6;
   EXPECT_NEAR(static_cast<double>(price.time.value()), (on_core + 3e-6) * 1e9, 2);
   EXPECT_NEAR(price.core_milli, 1000 * on_core / (on_core + 3e-6), 1);
@@ -139,7 +139,8 @@ TEST(Prices, ZeroOneCountsTheOwnedShareOfBuckets) {
       const cost::Work owned = CostWork(program, block, op, 0.25);
       const int64_t state = Find(block, op, "state")->bytes();
       EXPECT_NEAR(static_cast<double>(owned.read.value()),
-                  static_cast<double>(state) + static_cast<double>(whole.bytes_read - state) / 4, 1);
+                  static_cast<double>(state) + static_cast<double>(whole.bytes_read - state) / 4,
+                  1);
     }
   }
 }
@@ -177,10 +178,9 @@ TEST(Prices, RefuseWhatDoesNotFit) {
   EXPECT_THAT(message(wrong, cluster, costs), HasSubstr("fp64"));
 }
 
-// --- model FLOPs -------------------------------------------------------------------------------------
-
 TEST(ModelFlops, DenseModelByHand) {
-  // Llama-3-8B: q and o 4096^2, k and v 4096 x 1024, three matrices of 4096 x 14336, head 128256 x 4096.
+  // Llama-3-8B: q and o 4096^2, k and v 4096 x 1024, three matrices of 4096 x 14336, head 128256 x
+  // 4096.
   const ModuleSpec m = ShippedModel("llama-3-8b").modules.front();
   const double layer = 2.0 * 4096 * 4096 + 2.0 * 4096 * 1024 + 3.0 * 4096 * 14336;
   const double weights = 32 * layer + 128256.0 * 4096;
@@ -190,8 +190,8 @@ TEST(ModelFlops, DenseModelByHand) {
 }
 
 TEST(ModelFlops, ExpertsCountByTopKAndTheirOwnWidth) {
-  // Qwen3-235B-A22B: 8 of 128 experts of width 1536; counting the dense width 12288 for each of 8 would
-  // be 8 times as much (bug report B54).
+  // Qwen3-235B-A22B: 8 of 128 experts of width 1536; counting the dense width 12288 for each of 8
+  // would be 8 times as much (bug report B54).
   const ModuleSpec m = ShippedModel("qwen3-235b-a22b").modules.front();
   const LayerSpec& layer = m.layer_kinds.front();
   ASSERT_TRUE(layer.mlp.moe.has_value());
@@ -206,7 +206,8 @@ TEST(ModelFlops, ExpertsCountByTopKAndTheirOwnWidth) {
 }
 
 TEST(ModelFlops, MfuIsAgainstTheDensePeak) {
-  // 420 TFLOP/s on an H200 are 42.4 % of the dense 989.5, not 21 % of the sparse figure (bug report B52).
+  // 420 TFLOP/s on an H200 are 42.4 % of the dense 989.5, not 21 % of the sparse figure (bug report
+  // B52).
   const auto profile = cost::LoadDeviceProfile("h200-sxm");
   ASSERT_TRUE(profile.ok()) << profile.status().message();
   EXPECT_NEAR(420e12 / cost::PeakOf(*profile, cost::Precision::kBf16)->value(), 0.424, 0.001);

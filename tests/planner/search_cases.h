@@ -52,7 +52,8 @@ inline ModelSpec RandomModel(Dice& dice, int64_t layers, int kinds) {
   s.vocab = dice.Between(50, 300);
   s.tied_embeddings = dice.Coin();
   for (int k = 0; k < kinds; ++k) s.layer_kinds.push_back(RandomLayer(dice));
-  for (int64_t l = 0; l < layers; ++l) s.layers.push_back(static_cast<int>(dice.Between(0, kinds - 1)));
+  for (int64_t l = 0; l < layers; ++l)
+    s.layers.push_back(static_cast<int>(dice.Between(0, kinds - 1)));
   for (int k = 0; k < kinds && k < layers; ++k) s.layers[static_cast<size_t>(k)] = k;
   ModelSpec m;
   m.name = "random";
@@ -85,7 +86,8 @@ inline SplitRequest RandomSplit(Dice& dice, int64_t layers) {
   for (int64_t p = 0; p < r.pp; ++p) {
     r.recompute.push_back(static_cast<Recompute>(dice.Between(0, 2)));
   }
-  if (r.pp * r.virtual_stages <= layers) r.layers = RandomParts(dice, layers, r.pp * r.virtual_stages);
+  if (r.pp * r.virtual_stages <= layers)
+    r.layers = RandomParts(dice, layers, r.pp * r.virtual_stages);
   r.dtype = static_cast<DType>(dice.Between(0, 2));
   r.optimizer = dice.Coin() ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
   r.vocab_quantum = dice.Pick({1, 8, 64});

@@ -76,8 +76,7 @@ Status CheckSums(Communicator& c, int64_t count) {
     const std::vector<T> before = in;
     std::vector<T> apart(static_cast<size_t>(count));
     T* out = in_place ? in.data() + c.rank() * count : apart.data();
-    MW_RETURN_IF_ERROR(
-        c.ReduceScatter(Bytes(in), reinterpret_cast<std::byte*>(out), count, dtype));
+    MW_RETURN_IF_ERROR(c.ReduceScatter(Bytes(in), reinterpret_cast<std::byte*>(out), count, dtype));
     good = true;
     for (int64_t i = 0; i < n * count; ++i) {
       const bool own = i / std::max<int64_t>(count, 1) == c.rank();

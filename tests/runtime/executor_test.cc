@@ -139,7 +139,8 @@ TEST(Executor, GivesARowATaskAndStep) {
     EXPECT_EQ(summary.trace[1].stream, 3);
     const auto json = nlohmann::json::parse(planner::WriteChromeTrace(summary.trace));
     ASSERT_EQ(json.at("traceEvents").size(), summary.trace.size());
-    EXPECT_EQ(json["traceEvents"][1]["name"], summary.rank == 0 ? "Send act(0,0)" : "Recv act(0,0)");
+    EXPECT_EQ(json["traceEvents"][1]["name"],
+              summary.rank == 0 ? "Send act(0,0)" : "Recv act(0,0)");
     EXPECT_EQ(json["traceEvents"][1]["tid"], 3);
   }
 }
@@ -240,8 +241,9 @@ TEST(Executor, AnExceptionEndsTheRunOnAllRanks) {
   for (const auto& result : RunPair(PairOptions(50), [](int rank) {
          KernelTable table = CpuKernels();
          if (rank == 0) {
-           table.kernels[static_cast<size_t>(OpKind::kClipFactor)] =
-               [](const OpCall&) -> Status { throw std::runtime_error("thrown on purpose"); };
+           table.kernels[static_cast<size_t>(OpKind::kClipFactor)] = [](const OpCall&) -> Status {
+             throw std::runtime_error("thrown on purpose");
+           };
          }
          return table;
        })) {
@@ -367,8 +369,9 @@ TEST(Executor, AnErrorOfTheDataNamesTheTask) {
   CountingSource data;
   data.failing_sample = 3;
   const auto run = RunOnThreads(LoadingPrograms(), data, PairOptions(2));
-  EXPECT_EQ(run.status().message(),
-            "rank 1, step 0, task 0 (LoadBatch(0,0)), op 0 (load_tokens): the file ends at sample 3");
+  EXPECT_EQ(
+      run.status().message(),
+      "rank 1, step 0, task 0 (LoadBatch(0,0)), op 0 (load_tokens): the file ends at sample 3");
 }
 
 TEST(IssueOrder, ResolvesWaitsToTheLatestRecord) {

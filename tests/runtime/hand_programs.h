@@ -102,9 +102,9 @@ class ProgramWriter {
   }
 };
 
-/// Two ranks. Rank 0 sends its 3 parameters w to rank 1, which adds its own; the sums (w on rank 0, 2 w
-/// on rank 1) are all-reduced to 3 w, which become the statistics; the gradient is w itself and the
-/// optimizer SGD. With w = 1 at the start: grad norm sqrt(3 w), loss 1, w' = w (1 - rate).
+/// Two ranks. Rank 0 sends its 3 parameters w to rank 1, which adds its own; the sums (w on rank 0,
+/// 2 w on rank 1) are all-reduced to 3 w, which become the statistics; the gradient is w itself and
+/// the optimizer SGD. With w = 1 at the start: grad norm sqrt(3 w), loss 1, w' = w (1 - rate).
 inline planner::Programs PairPrograms() {
   using planner::Access;
   using planner::OpKind;

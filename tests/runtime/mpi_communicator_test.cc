@@ -18,7 +18,9 @@ using battery::Bytes;
 using planner::DType;
 using testing::HasSubstr;
 
-Communicator& World() { return TestSession()->world(); }
+Communicator& World() {
+  return TestSession()->world();
+}
 
 TEST(MpiCommunicator, GivesWhatTheInterfacePromises) {
   // The largest count makes every member the owner of a piece of the sum.

@@ -1,9 +1,9 @@
 // main of test programs that mpirun starts: MPI lives as long as the tests.
+#include "mpi_main.h"
+
 #include <gtest/gtest.h>
 
 #include <iostream>
-
-#include "mpi_main.h"
 
 namespace meshwright::runtime {
 

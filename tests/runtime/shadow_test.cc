@@ -68,8 +68,7 @@ TEST(Shadow, ResultsAreThoseOfThePlainExecutor) {
       EXPECT_EQ((*run)[r].grad_norms, (*expected)[r].grad_norms);
       EXPECT_EQ((*run)[r].losses, (*expected)[r].losses);
     }
-    const Status edges =
-        CheckHappensBefore(PairPrograms(), {(*run)[0].shadow, (*run)[1].shadow});
+    const Status edges = CheckHappensBefore(PairPrograms(), {(*run)[0].shadow, (*run)[1].shadow});
     EXPECT_TRUE(edges.ok()) << edges.message();
   }
 }

@@ -132,7 +132,8 @@ TEST(ThreadCommunicator, DeadlineNamesWhoIsMissing) {
     EXPECT_THAT(text, HasSubstr("communicator world"));
     EXPECT_THAT(text, HasSubstr("all_reduce"));
     EXPECT_THAT(text, HasSubstr("not arrived: rank 2 (after its operation 1)"));
-    for (const char* here : {"rank 0 (", "rank 1 (", "rank 3 ("}) EXPECT_THAT(text, HasSubstr(here));
+    for (const char* here : {"rank 0 (", "rank 1 (", "rank 3 ("})
+      EXPECT_THAT(text, HasSubstr(here));
   }
   EXPECT_TRUE(results[2].ok());
 }

@@ -22,8 +22,9 @@ void ExpectFacts(const std::string& name, const nlohmann::json& document) {
 }
 
 TEST_F(TopoTest, JsonOfCapturesHasTheExpectedFields) {
-  for (const std::string name : {"041-h100-8gpu-12nic-fused-PIXNODE", "037-dgx1-v100-cubemesh-nv1-nv2-tabs",
+  for (const char* stem : {"041-h100-8gpu-12nic-fused-PIXNODE", "037-dgx1-v100-cubemesh-nv1-nv2-tabs",
                                  "044-p40-8gpu-pix-pxb-soc-nic", "069-2gpu-nv2-with-gpu-numa-id-markdown"}) {
+    const std::string name = stem;
     const CliResult file = Meshwright("topo --json " + kTopos + name + ".txt");
     ASSERT_EQ(file.exit, 0) << file.err;
     ExpectFacts(name, file.Json());

@@ -101,10 +101,11 @@ TEST_F(UsageTest, BadFilesGiveExitCode2) {
 }
 
 TEST_F(UsageTest, JsonIsTheOnlyThingOnStandardOutputAlsoWhenItFails) {
-  for (const std::string arguments :
-       {"topo --json " + Path("missing.txt"), std::string("plan --json --model x --cluster y --global-batch 1"),
-        std::string("estimate --json --tp 0"), std::string("verify --json"), std::string("nonsense --json"),
-        "run --json --data mock --steps 1 " + Path("missing.json"), "simulate --json " + Path("missing.json")}) {
+  const std::vector<std::string> failing = {
+      "topo --json " + Path("missing.txt"), "plan --json --model x --cluster y --global-batch 1",
+      "estimate --json --tp 0", "verify --json", "nonsense --json",
+      "run --json --data mock --steps 1 " + Path("missing.json"), "simulate --json " + Path("missing.json")};
+  for (const std::string& arguments : failing) {
     const CliResult result = Meshwright(arguments);
     EXPECT_EQ(result.exit, 2) << arguments;
     const nlohmann::json document = result.Json();
