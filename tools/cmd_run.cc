@@ -28,7 +28,7 @@ struct RunArguments {
   std::string plan, data, trace, device = "cpu", comm, dtype, optimizer, decay = "constant";
   int64_t steps = 1, warmup = 0, seed = 1;
   std::optional<int64_t> nproc;
-  runtime::LrOptions lr;
+  runtime::LrOptions lr = {.peak = 1e-3};  // of the small models that CPU ranks train
   runtime::OptimizerOptions optimizer_options;
   double deadline_s = 60.0;
   bool deterministic = false;

@@ -54,6 +54,13 @@ void WarnOfNetwork(const topologies::Cluster& cluster, planner::Plan* plan) {
   }
 }
 
+void WarnOfUselessZero(planner::Plan* plan) {
+  const planner::ModulePlan& m = plan->modules.front();
+  if (m.sharding != planner::Sharding::kZero1 || m.dp > 1) return;
+  plan->warnings.push_back(fmt::format("ZeRO-1 cuts nothing: dp is 1, so every rank keeps all optimizer states of its "
+                                       "parameters; {} ranks would be needed for dp 2", 2 * m.ranks()));
+}
+
 void WarnOfBubble(planner::Plan* plan) {
   const planner::ModulePlan& m = plan->modules.front();
   if (plan->micro_batches >= m.pp) return;
@@ -88,6 +95,7 @@ Status PlaceOn(const topologies::Cluster& cluster, planner::Plan* plan) {
   plan->cluster_fingerprint = cluster.Fingerprint();
   WarnOfNetwork(cluster, plan);
   WarnOfBubble(plan);
+  WarnOfUselessZero(plan);
   return planner::CheckPlan(*plan);
 }
 

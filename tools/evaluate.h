@@ -25,8 +25,8 @@ Result<Evaluation> Evaluate(const planner::Plan& plan, const topologies::Cluster
                             const cost::CostModel& costs, const planner::PredictOptions& options);
 
 /// Puts the plan's tensor groups on the widest links of the cluster, then cp, ep, dp, pp; notes the
-/// cluster in the plan, and warns of tensor groups that cross the network and of a pipeline that the
-/// micro-batches do not fill.
+/// cluster in the plan, and warns of tensor groups that cross the network, of a pipeline that the
+/// micro-batches do not fill and of ZeRO that cuts nothing.
 Status PlaceOn(const topologies::Cluster& cluster, planner::Plan* plan);
 
 /// Bytes that a rank of each stage may use: of its smallest device, by cluster and profile.

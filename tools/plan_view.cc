@@ -178,7 +178,8 @@ json SplitJson(const Plan& plan) {
           {"schedule", planner::ToString(plan.schedule)},
           {"dtype", planner::ToString(plan.dtype)},
           {"optimizer", planner::ToString(plan.optimizer)},
-          {"kv_copies", m.kv_copies}};
+          {"kv_copies", m.kv_copies},
+          {"padded_vocab", m.padded_vocab}};
 }
 
 void AddPrediction(const Prediction& p, json* document) {

@@ -26,6 +26,7 @@ void SplitOptions::Declare(OptionSet& options) {
   options.Int("--dp", &dp, kAxis, "data parallel ranks; default: GPUs / (tp pp cp ep)");
   options.Int("--micro-batch", &micro_batch, {1, 1 << 20}, "sequences in a micro-batch");
   options.Ints("--layers", &layers, {1, 1 << 20}, "layers of each (virtual) stage, in order");
+  options.Int("--vocab-quantum", &vocab_quantum, {1, 1 << 20}, "the vocabulary is padded to a multiple of this times tp");
   options.Choice("--recompute", &recompute, {"none", "selective", "full"}, "activations computed again in backward");
   options.Choice("--zero", &zero, {"0", "1", "none", "zero1"}, "1: optimizer states are cut over data parallel ranks");
   options.Choice("--sp", &sequence_parallel, {"on", "off"}, "sequence parallelism inside tensor groups; default: on where legal");
@@ -95,6 +96,7 @@ Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const 
   request.sharding = options.HeldSharding().value_or(planner::Sharding::kNone);
   if (const auto recompute = options.HeldRecompute()) request.recompute = {*recompute};
   request.layers = options.layers;
+  request.vocab_quantum = options.vocab_quantum;
   request.dtype = options.DTypeOn(machine.on_cpu());
   request.optimizer = options.Optimizer();
   return request;

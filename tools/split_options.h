@@ -21,6 +21,7 @@ struct SplitOptions {
   std::optional<int64_t> global_batch, sequence;
   std::optional<int64_t> tp, cp, ep, pp, virtual_stages, dp, micro_batch;
   std::vector<int64_t> layers;  ///< per virtual stage
+  int64_t vocab_quantum = 1;    ///< vocabulary is padded to a multiple of this times tp
   std::string recompute, zero, sequence_parallel, dtype, optimizer = "adamw";
 
   void Declare(OptionSet& options);

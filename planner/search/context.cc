@@ -74,11 +74,12 @@ Result<std::shared_ptr<const Placed>> Context::PlacedFor(const Configuration& c)
     if (const auto known = placed_.find(key); known != placed_.end()) return known->second;
   }
   const Axes axes{c.tp, c.dp, c.pp, KeyValueCopies(module(), c.tp)};
-  MW_ASSIGN_OR_RETURN(Placed made, Place(cluster_, costs_, axes, c.order, options_.dtype));
+  auto made = [&]() -> Result<std::shared_ptr<const Placed>> {
+    MW_ASSIGN_OR_RETURN(Placed placed, Place(cluster_, costs_, axes, c.order, options_.dtype));
+    return std::shared_ptr<const Placed>(std::make_shared<Placed>(std::move(placed)));
+  }();
   const std::lock_guard lock(mutex_);
-  const auto [it, added] = placed_.emplace(key, nullptr);
-  if (added) it->second = std::make_shared<const Placed>(std::move(made));
-  return it->second;
+  return placed_.emplace(key, std::move(made)).first->second;
 }
 
 std::shared_ptr<const ItemCosts> Context::CostsFor(const Configuration& c, const Placed& placed) {

@@ -67,8 +67,8 @@ class Context {
   bool uniform_ = true;
   int64_t largest_limit_ = 0;
   std::mutex mutex_;
-  std::map<PlacedKey, std::shared_ptr<const Placed>> placed_;  // guarded by mutex_
-  std::vector<CostsEntry> item_costs_;                         // guarded by mutex_
+  std::map<PlacedKey, Result<std::shared_ptr<const Placed>>> placed_;  // guarded by mutex_
+  std::vector<CostsEntry> item_costs_;                                 // guarded by mutex_
 };
 
 }  // namespace meshwright::planner::search

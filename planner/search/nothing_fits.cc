@@ -153,6 +153,9 @@ class Changes {
     const int64_t host = context_.cluster().max_devices_per_host();
     const int64_t begin = context_.gpus();
     const int64_t step = begin < host ? begin : host;
+    // Without a network nothing crosses hosts.
+    const bool network = !context_.cluster().spec().fabric.name.empty();
+    const int64_t most = network ? kMostGpus : host;
     std::string plan;
     const auto fits = [&](int64_t steps) {
       return Fits(
@@ -164,11 +167,11 @@ class Changes {
     };
     int64_t low = 0;  // does not fit
     int64_t high = 1;
-    while (!fits(high)) {
+    while (begin + high * step <= most && !fits(high)) {
       low = high;
       high *= 2;
-      if (begin + high * step > kMostGpus) return;
     }
+    if (begin + high * step > most) return;
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;
       (fits(middle) ? high : low) = middle;

@@ -25,6 +25,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (group.ok() && group->size != static_cast<int>(ends.size())) std::abort();
   const auto nic = cluster->NearestNic(last);
   if (nic.ok() && nic->sharers < 1) std::abort();
-  if (last < 4096 && !cluster->BestOrder(std::vector<int>{2 - (last == 0 ? 1 : 0)}).ok()) std::abort();
+  if (last < 4096 && !cluster->BestOrder(std::vector<int>{2 - (last == 0 ? 1 : 0)}).ok())
+    std::abort();
   return 0;
 }

@@ -79,6 +79,7 @@ RC_GTEST_PROP(PlanJson, ReadsBackRandomPlans, (uint64_t seed)) {
   plan.reasons.push_back(*rc::gen::container<std::string>(rc::gen::inRange('\x01', '\x7f')));
   plan.runners_up.push_back({"x", plan.prediction.mfu, plan.reasons.back()});
   const auto again = ParsePlanJson(WritePlanJson(plan), "p.json");
+  if (!again.ok()) RC_LOG() << again.status().message();
   RC_ASSERT(again.ok());
   RC_ASSERT(*again == plan);
 }

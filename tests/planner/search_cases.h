@@ -41,8 +41,9 @@ inline LayerSpec RandomLayer(Dice& dice) {
   return layer;
 }
 
-/// A dense decoder with `layers` layers of one or two kinds.
+/// A dense decoder with `layers` layers of one or two kinds; every kind is used.
 inline ModelSpec RandomModel(Dice& dice, int64_t layers, int kinds) {
+  kinds = static_cast<int>(std::min<int64_t>(kinds, layers));
   ModuleSpec s;
   s.name = "language";
   s.hidden = 8 * dice.Between(3, 9);

@@ -68,6 +68,21 @@ TEST_F(BugReportTest, B20TensorSizeMustDivideTheHeads) {
   EXPECT_THAT(result.Json()["errors"][0].get<std::string>(), AllOf(HasSubstr("64 attention heads"), HasSubstr("tp may be")));
 }
 
+TEST_F(BugReportTest, B25VocabularyIsPaddedAndHeadsAreNot) {
+  const CliResult padded = Estimate("--model gpt2 --cluster dgx-h100 --gpus 4 --tp 4 --vocab-quantum 64 --global-batch 8");
+  ASSERT_EQ(padded.exit, 0) << padded.err;
+  EXPECT_EQ(padded.Json()["split"]["padded_vocab"], 50432) << "50257 up to a multiple of 64 x 4";
+  const CliResult heads = Estimate("--model llama-3-70b --cluster dgx-h200 --nodes 3 --tp 24 --vocab-quantum 64 --global-batch 8");
+  EXPECT_EQ(heads.exit, 1);
+  EXPECT_THAT(heads.Json()["errors"][0].get<std::string>(), HasSubstr("64 attention heads"));
+}
+
+TEST_F(BugReportTest, B62ZeroWithoutReplicasCutsNothing) {
+  const CliResult result = Estimate("--model gpt2 --cluster dgx-h100 --tp 4 --gpus 4 --zero 1 --global-batch 8");
+  ASSERT_EQ(result.exit, 0) << result.err;
+  EXPECT_THAT(result.Json()["warnings"].dump(), HasSubstr("ZeRO-1 cuts nothing"));
+}
+
 TEST_F(BugReportTest, B35OneHostWithOneGpuHasNoTensorGroupOfTwo) {
   const std::string base = "--model gpt2 --cluster workstation-1gpu --tp 2 --global-batch 8 ";
   const CliResult one = Estimate(base + "--nodes 1");

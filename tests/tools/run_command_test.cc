@@ -100,6 +100,15 @@ TEST_F(RunTest, Refusals) {
   expect("--data " + Path("short.txt"), 2, "short.txt");
 }
 
+TEST_F(RunTest, FailuresOfTheRunItselfExitWith3) {
+  const std::string plan = TinyPlan("--gpus 2 --tp 1 --pp 2");
+  WriteFile(Path("ids.u16"), std::string(4000, '\xFF'));  // ids of 65535, the vocabulary has 256
+  const CliResult result = Meshwright("run " + plan + " --data " + Path("ids.u16") + " --steps 1 --json");
+  EXPECT_EQ(result.exit, 3) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("ids.u16"), HasSubstr("65535")));
+  EXPECT_FALSE(result.Json()["errors"].empty());
+}
+
 TEST_F(RunTest, Bf16PlansRunInFp32WhenAskedTo) {
   const CliResult made = Meshwright("plan --model gpt-tiny --cluster dgx-h100 --gpus 2 --global-batch 4 --seq 32 -o " + Path("gpu.json"));
   ASSERT_EQ(made.exit, 0) << made.err;
@@ -136,6 +145,14 @@ TEST_F(MpiRunTest, ProcessesGetTheLossesOfThreads) {
   EXPECT_EQ(last["arena_bytes"], threads["arena_bytes"]);
   EXPECT_EQ(last["trace_rows"], threads["trace_rows"]);
   EXPECT_FALSE(json::parse(ReadFile(Path("t.json")), nullptr, false).is_discarded());
+}
+
+// Bug report B60: processes that each run the whole job are not one job.
+TEST_F(MpiRunTest, ThreadsUnderALauncherAreWarnedOf) {
+  const std::string plan = TinyPlan("--gpus 2");
+  const CliResult result = Mpirun(2, "run " + plan + " --data mock --steps 1 --comm threads");
+  EXPECT_EQ(result.exit, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("each of the 2 processes runs all 2 ranks"));
 }
 
 TEST_F(MpiRunTest, LauncherIsFoundAndCountsMustMatch) {
