@@ -53,8 +53,8 @@ struct RunOptions {
   uint64_t seed = 1;  ///< of the initial parameters
   LrOptions lr;
   OptimizerOptions optimizer;
-  /// Seconds for an operation to meet its partners. RunOnThreads makes a world with it; a world that
-  /// exists has its own.
+  /// Seconds for an operation to meet its partners. RunOnThreads makes a world with it; a world
+  /// that exists has its own.
   double deadline_s = 60.0;
   /// Bytes the arena may have; 0: as planned. Less than planned is refused.
   int64_t arena_bytes = 0;

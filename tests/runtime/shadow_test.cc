@@ -161,9 +161,17 @@ TEST(Shadow, FindsWritesOutsideOfTheArena) {
   EXPECT_THAT(status.message(), HasSubstr("byte 512 of the arena (size 512)"));
 }
 
-TEST(Shadow, ShowsOutputsThatAKernelLeavesUnwritten) {
-  // The statistics stay NaN where the kernel writes nothing.
-  planner::Programs programs = PairPrograms();
+TEST(Shadow, AnOutputThatAKernelLeavesUnwrittenIsNan) {
+  const Status status = RunWithKernel(OpKind::kClipFactor, [](const OpCall& call) {
+    double clip = 0;
+    std::memcpy(&clip, call.Address(1), 8);  // never written here
+    return std::isnan(clip) ? RunFailed("clip is NaN") : Status::Ok();
+  });
+  EXPECT_THAT(status.message(), HasSubstr("clip is NaN"));
+}
+
+TEST(ShadowAnalysis, KnowsWhatOpsOverwriteWithoutReading) {
+  const planner::Programs programs = PairPrograms();
   const auto order = MakeIssueOrder(programs.programs[0]);
   ASSERT_TRUE(order.ok());
   const ShadowAnalysis analysis = AnalyzeForShadow(programs.programs[0], *order);
