@@ -219,8 +219,8 @@ std::vector<std::string> Explain(const Cluster& cluster, const std::vector<int>&
     if (!worst) continue;
     const auto shown = where.first(std::min<size_t>(where.size(), 8));
     reasons.push_back(
-        fmt::format("blocks of {}: {} each way by {} in the narrowest, devices {{{}{}}}", size,
-                    FormatBandwidth(worst->bandwidth),
+        fmt::format("blocks of {}: {:.4g} GB/s each way by {} in the narrowest, devices {{{}{}}}",
+                    size, worst->bandwidth.value() * 1e-9,
                     worst->hosts > 1 ? fmt::format("network over {} hosts", worst->hosts)
                                      : std::string(ToString(worst->local_kind)),
                     fmt::join(shown, ", "), where.size() > 8 ? ", ..." : ""));

@@ -63,6 +63,9 @@ void HashProgram(Hasher& h, const RankProgram& p) {
     }
   }
   for (const ParameterEntry& e : p.parameters) h.Add(e.name).Add(e.offset).Add(int64_t{e.bucket});
+  for (const Bucket& b : p.buckets) h.Add(b.offset).Add(b.elements).Add(b.optimizer_offset);
+  for (const StreamInfo& s : p.streams) h.Add(s.name).Add(static_cast<int64_t>(s.kind));
+  for (const CommunicatorInfo& c : p.communicators) h.Add(c.name).Add(c.size);
   h.Add(p.arena.size).Add(int64_t{p.events});
 }
 

@@ -239,7 +239,7 @@ TEST(Lower, PassesCanBeDumped) {
   EXPECT_EQ(text.find("all_gather"), text.find("all_gather", text.find("# shard")));
 }
 
-TEST(Lower, SameplanSameFingerprint) {
+TEST(Lower, SamePlanSameFingerprint) {
   SplitRequest r;
   r.tp = 2;
   r.global_batch = 4;
