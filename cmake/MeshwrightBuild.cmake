@@ -44,6 +44,12 @@ if(MESHWRIGHT_SANITIZE)
     # The checks that GCC inserts confuse its own flow analysis; other builds keep the warning.
     target_compile_options(meshwright_flags INTERFACE -Wno-maybe-uninitialized)
   endif()
+  if(MESHWRIGHT_SANITIZE MATCHES "undefined")
+    # Checks of every pointer more than double the compile time (GCC 12: 13.1 s against 5.5 s for one
+    # file) and find what AddressSanitizer finds. The arithmetic, shift, bounds and enum checks stay.
+    target_compile_options(meshwright_flags INTERFACE
+                           -fno-sanitize=null,alignment,object-size,vptr)
+  endif()
 endif()
 
 find_package(Threads REQUIRED)

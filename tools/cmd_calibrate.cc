@@ -19,8 +19,9 @@ struct CalibrateArguments {
 
 Status Calibrate(const CalibrateArguments& a, Output& output) {
   if (a.device == "cuda") {
-    return Unsupported("--device cuda: measuring GPUs is not in this build; --device cpu measures the CPU, and "
-                       "cost_models/profiles has the shipped GPU profiles");
+    return Unsupported(
+        "--device cuda: measuring GPUs is not in this build; --device cpu measures the CPU, and "
+        "cost_models/profiles has the shipped GPU profiles");
   }
   MW_ASSIGN_OR_RETURN(const CpuMachine cpu, MeasureThisCpu(output));
   const cost::DeviceProfile& profile = cpu.profile;
@@ -29,27 +30,30 @@ Status Calibrate(const CalibrateArguments& a, Output& output) {
     output.Progress(fmt::format("profile: {}", a.output));
   }
   nlohmann::json& document = output.document();
-  document = {{"name", profile.name},
-              {"description", profile.description},
-              {"cores", cpu.host.cores},
-              {"memory_bytes", cpu.host.memory.value()},
-              {"core_memory_bandwidth_bytes_per_s", profile.cpu->core_memory_bandwidth.value.value()},
-              {"memory_bandwidth_bytes_per_s", profile.memory_bandwidth.value.value()},
-              {"launch_overhead_s", profile.launch_overhead.value.value()},
-              {"collective_latency_s", profile.cpu->collective_latency.value.value()},
-              {"profile", a.output.empty() ? cpu.profile_path : a.output},
-              {"errors", nlohmann::json::array()}};
+  document = {
+      {"name", profile.name},
+      {"description", profile.description},
+      {"cores", cpu.host.cores},
+      {"memory_bytes", cpu.host.memory.value()},
+      {"core_memory_bandwidth_bytes_per_s", profile.cpu->core_memory_bandwidth.value.value()},
+      {"memory_bandwidth_bytes_per_s", profile.memory_bandwidth.value.value()},
+      {"launch_overhead_s", profile.launch_overhead.value.value()},
+      {"collective_latency_s", profile.cpu->collective_latency.value.value()},
+      {"profile", a.output.empty() ? cpu.profile_path : a.output},
+      {"errors", nlohmann::json::array()}};
   Table table({"", ""});
   table.Row({"processor", fmt::format("{}, {} cores, {}", profile.description, cpu.host.cores,
                                       BytesText(cpu.host.memory.value()))});
   for (const cost::PeakRate& peak : profile.peaks) {
     const std::string precision(cost::ToString(peak.precision));
     document["peak_flops_per_s"][precision] = peak.rate.value.value();
-    table.Row({"fastest product, " + precision, fmt::format("{} GFLOP/s a core", NumberText(peak.rate.value.value() / 1e9))});
+    table.Row({"fastest product, " + precision,
+               fmt::format("{} GFLOP/s a core", NumberText(peak.rate.value.value() / 1e9))});
   }
-  table.Row({"memory", fmt::format("{} GB/s one core, {} GB/s all cores",
-                                   NumberText(profile.cpu->core_memory_bandwidth.value.value() / 1e9),
-                                   NumberText(profile.memory_bandwidth.value.value() / 1e9))});
+  table.Row(
+      {"memory", fmt::format("{} GB/s one core, {} GB/s all cores",
+                             NumberText(profile.cpu->core_memory_bandwidth.value.value() / 1e9),
+                             NumberText(profile.memory_bandwidth.value.value() / 1e9))});
   table.Row({"start of an op", SecondsText(profile.launch_overhead.value.value())});
   table.Row({"collective of two", SecondsText(profile.cpu->collective_latency.value.value())});
   table.Row({"kept in", cpu.profile_path.empty() ? "(nowhere)" : cpu.profile_path});

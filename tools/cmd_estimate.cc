@@ -24,13 +24,20 @@ struct EstimateArguments {
 /// Every field of the document, so that readers find them whatever the answer is.
 void StartDocument(const planner::ModelSpec& model, nlohmann::json* document) {
   nlohmann::json& d = *document;
-  d = {{"model", model.name}, {"parameters", planner::TotalParameters(model)},
-       {"fits", nullptr},     {"step_time_s", nullptr},
-       {"mfu", nullptr},      {"tokens_per_s_per_gpu", nullptr},
-       {"split", nullptr},    {"model_tflops_per_gpu", nullptr},
-       {"stages", nlohmann::json::array()}, {"peak_memory_bytes", nullptr},
-       {"errors", nlohmann::json::array()}, {"warnings", nlohmann::json::array()},
-       {"model_defaults", model.defaults_filled}, {"model_notes", model.notes}};
+  d = {{"model", model.name},
+       {"parameters", planner::TotalParameters(model)},
+       {"fits", nullptr},
+       {"step_time_s", nullptr},
+       {"mfu", nullptr},
+       {"tokens_per_s_per_gpu", nullptr},
+       {"split", nullptr},
+       {"model_tflops_per_gpu", nullptr},
+       {"stages", nlohmann::json::array()},
+       {"peak_memory_bytes", nullptr},
+       {"errors", nlohmann::json::array()},
+       {"warnings", nlohmann::json::array()},
+       {"model_defaults", model.defaults_filled},
+       {"model_notes", model.notes}};
 }
 
 Result<planner::Plan> NamedPlan(const EstimateArguments& a, const planner::ModelSpec& model,
@@ -38,8 +45,9 @@ Result<planner::Plan> NamedPlan(const EstimateArguments& a, const planner::Model
   MW_ASSIGN_OR_RETURN(const planner::SplitRequest request, ToSplitRequest(a.split, machine));
   const int64_t ranks = request.tp * request.cp * request.ep * request.pp * request.dp;
   if (a.cluster.gpus && ranks != machine.gpus) {
-    return Infeasible(fmt::format("the split uses {} ranks, --gpus says {}; leave --dp out, or pass --gpus {}",
-                                  ranks, machine.gpus, ranks));
+    return Infeasible(
+        fmt::format("the split uses {} ranks, --gpus says {}; leave --dp out, or pass --gpus {}",
+                    ranks, machine.gpus, ranks));
   }
   MW_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(model, request));
   MW_RETURN_IF_ERROR(planner::CheckSupported(plan));
@@ -51,8 +59,7 @@ Status Estimate(const EstimateArguments& a, Output& output) {
   MW_ASSIGN_OR_RETURN(const planner::ModelSpec model, planner::LoadModel(a.split.model));
   nlohmann::json& document = output.document();
   StartDocument(model, &document);
-  MW_ASSIGN_OR_RETURN(const Machine machine,
-                      ResolveMachine(a.cluster, a.split.ranks(), output));
+  MW_ASSIGN_OR_RETURN(const Machine machine, ResolveMachine(a.cluster, a.split.ranks(), output));
   const Result<planner::Plan> named = NamedPlan(a, model, machine);
   if (!named.ok()) {
     if (named.status().code() == StatusCode::kInfeasible) document["fits"] = false;
@@ -66,7 +73,8 @@ Status Estimate(const EstimateArguments& a, Output& output) {
   const std::vector<int64_t> device_bytes = DeviceBytes(plan, machine.cluster, machine.profile);
   const std::vector<std::string> problems = FitProblems(plan, prediction.memory, device_bytes);
   std::vector<std::string> warnings = plan.warnings;
-  warnings.insert(warnings.end(), machine.cluster.warnings().begin(), machine.cluster.warnings().end());
+  warnings.insert(warnings.end(), machine.cluster.warnings().begin(),
+                  machine.cluster.warnings().end());
 
   AddPrediction(prediction, &document);
   document["fits"] = problems.empty();

@@ -32,7 +32,8 @@ struct PlanArguments {
   bool explain = false;
 };
 
-planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& machine, const cost::CostModel& costs) {
+planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& machine,
+                                       const cost::CostModel& costs) {
   const SplitOptions& s = a.split;
   planner::SearchOptions options;
   options.gpus = !a.cluster.gpus && s.tp && s.pp && s.dp ? s.ranks() : machine.gpus;
@@ -66,8 +67,10 @@ std::string RunnersUpText(const planner::Plan& best, const Style& style) {
   if (best.runners_up.empty()) return "";
   Table table({"plan", "step time", "against the best", "why it lost"});
   for (const planner::RunnerUp& r : best.runners_up) {
-    const double ratio = best.prediction.step_time_s > 0 ? r.step_time_s / best.prediction.step_time_s - 1 : 0;
-    table.Row({r.plan, SecondsText(r.step_time_s), fmt::format("{:+.1f} %", ratio * 100), r.reason});
+    const double ratio =
+        best.prediction.step_time_s > 0 ? r.step_time_s / best.prediction.step_time_s - 1 : 0;
+    table.Row(
+        {r.plan, SecondsText(r.step_time_s), fmt::format("{:+.1f} %", ratio * 100), r.reason});
   }
   return HeadingText("runners-up", style) + table.ToText(style);
 }
@@ -75,15 +78,17 @@ std::string RunnersUpText(const planner::Plan& best, const Style& style) {
 std::string ExplainText(const SearchResult& found, const Style& style) {
   const planner::SearchCounts& c = found.counts;
   std::string text = HeadingText("the search", style);
-  text += fmt::format("  {} legal configurations: {} ruled out by memory and {} by a lower bound of time, {} evaluated, "
-                      "{} of them fit; {} of which simulation {}\n",
-                      Thousands(c.configurations), Thousands(c.bounded_by_memory), Thousands(c.bounded_by_time),
-                      Thousands(c.evaluated), Thousands(c.feasible), SecondsText(c.seconds),
-                      SecondsText(c.simulation_seconds));
+  text += fmt::format(
+      "  {} legal configurations: {} ruled out by memory and {} by a lower bound of time, {} "
+      "evaluated, "
+      "{} of them fit; {} of which simulation {}\n",
+      Thousands(c.configurations), Thousands(c.bounded_by_memory), Thousands(c.bounded_by_time),
+      Thousands(c.evaluated), Thousands(c.feasible), SecondsText(c.seconds),
+      SecondsText(c.simulation_seconds));
   Table gaps({"plan", "objective", "simulated", "gap"});
   for (const FoundPlan& f : found.plans) {
-    gaps.Row({planner::ShortName(f.plan), SecondsText(f.objective_s), SecondsText(f.plan.prediction.step_time_s),
-              fmt::format("{:+.1f} %", f.gap * 100)});
+    gaps.Row({planner::ShortName(f.plan), SecondsText(f.objective_s),
+              SecondsText(f.plan.prediction.step_time_s), fmt::format("{:+.1f} %", f.gap * 100)});
   }
   text += HeadingText("objective against simulation", style) + gaps.ToText(style);
   if (found.front.empty()) return text;
@@ -92,35 +97,46 @@ std::string ExplainText(const SearchResult& found, const Style& style) {
     if (front.rows() == kMostFrontRows) break;
     front.Row({p.plan, SecondsText(p.objective_s), BytesText(p.memory_bytes), Thousands(p.gpus)});
   }
-  text += HeadingText("plans that no other beats in time, memory and GPUs at once", style) + front.ToText(style);
+  text += HeadingText("plans that no other beats in time, memory and GPUs at once", style) +
+          front.ToText(style);
   if (found.front.size() > kMostFrontRows) {
-    text += fmt::format("  and {} slower ones (--json lists all)\n", found.front.size() - kMostFrontRows);
+    text += fmt::format("  and {} slower ones (--json lists all)\n",
+                        found.front.size() - kMostFrontRows);
   }
   return text;
 }
 
-void FillDocument(const SearchResult& found, const Machine& machine, const std::vector<std::string>& warnings,
-                  nlohmann::json* document) {
+void FillDocument(const SearchResult& found, const Machine& machine,
+                  const std::vector<std::string>& warnings, nlohmann::json* document) {
   nlohmann::json& d = *document;
   const planner::Plan& plan = found.plans.front().plan;
   AddPrediction(plan.prediction, &d);
   d["fits"] = true;
   d["split"] = SplitJson(plan);
-  d["stages"] = StagesJson(plan, plan.prediction, DeviceBytes(plan, machine.cluster, machine.profile));
+  d["stages"] =
+      StagesJson(plan, plan.prediction, DeviceBytes(plan, machine.cluster, machine.profile));
   d["reasons"] = plan.reasons;
   d["warnings"] = warnings;
   d["runners_up"] = nlohmann::json::array();
   for (const planner::RunnerUp& r : plan.runners_up) {
-    d["runners_up"].push_back({{"plan", r.plan}, {"step_time_s", r.step_time_s}, {"reason", r.reason}});
+    d["runners_up"].push_back(
+        {{"plan", r.plan}, {"step_time_s", r.step_time_s}, {"reason", r.reason}});
   }
   const planner::SearchCounts& c = found.counts;
-  d["search"] = {{"configurations", c.configurations}, {"bounded_by_memory", c.bounded_by_memory},
-                 {"bounded_by_time", c.bounded_by_time}, {"evaluated", c.evaluated}, {"feasible", c.feasible},
-                 {"seconds", c.seconds}, {"simulation_seconds", c.simulation_seconds},
-                 {"objective_s", found.plans.front().objective_s}, {"gap", found.plans.front().gap}};
+  d["search"] = {{"configurations", c.configurations},
+                 {"bounded_by_memory", c.bounded_by_memory},
+                 {"bounded_by_time", c.bounded_by_time},
+                 {"evaluated", c.evaluated},
+                 {"feasible", c.feasible},
+                 {"seconds", c.seconds},
+                 {"simulation_seconds", c.simulation_seconds},
+                 {"objective_s", found.plans.front().objective_s},
+                 {"gap", found.plans.front().gap}};
   d["front"] = nlohmann::json::array();
   for (const planner::FrontPoint& p : found.front) {
-    d["front"].push_back({{"plan", p.plan}, {"objective_s", p.objective_s}, {"memory_bytes", p.memory_bytes},
+    d["front"].push_back({{"plan", p.plan},
+                          {"objective_s", p.objective_s},
+                          {"memory_bytes", p.memory_bytes},
                           {"gpus", p.gpus}});
   }
 }
@@ -128,27 +144,36 @@ void FillDocument(const SearchResult& found, const Machine& machine, const std::
 Status MakePlanFile(const PlanArguments& a, Output& output) {
   MW_ASSIGN_OR_RETURN(const planner::ModelSpec model, planner::LoadModel(a.split.model));
   nlohmann::json& document = output.document();
-  document = {{"model", model.name}, {"parameters", planner::TotalParameters(model)}, {"fits", nullptr},
-              {"model_defaults", model.defaults_filled}, {"model_notes", model.notes},
+  document = {{"model", model.name},
+              {"parameters", planner::TotalParameters(model)},
+              {"fits", nullptr},
+              {"model_defaults", model.defaults_filled},
+              {"model_notes", model.notes},
               {"errors", nlohmann::json::array()}};
   const bool any_held = a.split.tp || a.split.pp || a.split.dp || a.split.cp || a.split.ep;
-  MW_ASSIGN_OR_RETURN(const Machine machine, ResolveMachine(a.cluster, any_held ? a.split.ranks() : 0, output));
-  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(machine.profile, a.split.DTypeOn(machine.on_cpu())));
-  const auto found = planner::FindPlans(model, machine.cluster, costs, ToSearchOptions(a, machine, costs));
+  MW_ASSIGN_OR_RETURN(const Machine machine,
+                      ResolveMachine(a.cluster, any_held ? a.split.ranks() : 0, output));
+  MW_ASSIGN_OR_RETURN(const cost::CostModel costs,
+                      CostsFor(machine.profile, a.split.DTypeOn(machine.on_cpu())));
+  const auto found =
+      planner::FindPlans(model, machine.cluster, costs, ToSearchOptions(a, machine, costs));
   if (!found.ok()) {
     if (found.status().code() == StatusCode::kInfeasible) document["fits"] = false;
     return found.status();
   }
   const planner::Plan& plan = found->plans.front().plan;
   std::vector<std::string> warnings = plan.warnings;
-  warnings.insert(warnings.end(), machine.cluster.warnings().begin(), machine.cluster.warnings().end());
+  warnings.insert(warnings.end(), machine.cluster.warnings().begin(),
+                  machine.cluster.warnings().end());
   FillDocument(*found, machine, warnings, &document);
   const Style& style = output.style();
   output.Text(PlanText(plan, style) +
-              StagesText(plan, plan.prediction, DeviceBytes(plan, machine.cluster, machine.profile), style) +
+              StagesText(plan, plan.prediction, DeviceBytes(plan, machine.cluster, machine.profile),
+                         style) +
               PredictionText(plan, plan.prediction, machine.profile, style) +
               ListText("reasons", plan.reasons, style) + RunnersUpText(plan, style) +
-              (a.explain ? ExplainText(*found, style) : "") + ListText("warnings", warnings, style) +
+              (a.explain ? ExplainText(*found, style) : "") +
+              ListText("warnings", warnings, style) +
               ListText("defaults of the model family", model.defaults_filled, style) +
               ListText("the model file also says", model.notes, style));
   if (a.output.empty()) return Status::Ok();
@@ -167,7 +192,8 @@ Command PlanCommand() {
             arguments->cluster.Declare(options);
             options.Text("-o,--output", &arguments->output, "FILE", "write the plan (plan.json)");
             options.Int("--top", &arguments->top, {1, 100}, "plans to simulate and compare");
-            options.Flag("--explain", &arguments->explain, "also how the search went and the plans nobody beats");
+            options.Flag("--explain", &arguments->explain,
+                         "also how the search went and the plans nobody beats");
             arguments->split.Declare(options);
           },
           [arguments](Output& output) { return MakePlanFile(*arguments, output); }};

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "planner/lower/lower.h"
 #include "planner/verify/verify.h"
@@ -37,26 +38,33 @@ struct RunArguments {
 void Declare(RunArguments* a, OptionSet& options) {
   options.Positional("plan", &a->plan, "plan.json");
   options.Require("plan");
-  options.Text("--data", &a->data, "FILE|mock", "text (a byte is a token), token ids (.bin, .u16, .u32), or 'mock'");
+  options.Text("--data", &a->data, "FILE|mock",
+               "text (a byte is a token), token ids (.bin, .u16, .u32), or 'mock'");
   options.Require("--data");
   options.Int("--steps", &a->steps, {1, 1'000'000'000}, "optimizer steps");
   options.Require("--steps");
   options.Choice("--device", &a->device, {"cpu", "cuda"}, "where the ranks compute");
-  options.Choice("--comm", &a->comm, {"threads", "mpi"}, "how ranks talk; default: mpi under an MPI launcher, else threads");
+  options.Choice("--comm", &a->comm, {"threads", "mpi"},
+                 "how ranks talk; default: mpi under an MPI launcher, else threads");
   options.Int("--nproc", &a->nproc, {1, 1024}, "ranks; must be what the plan has");
   options.Text("--trace", &a->trace, "FILE", "write what ran when in Chrome's trace format");
-  options.Real("--deadline", &a->deadline_s, {1.0, 1e6}, "seconds after which a missing partner is an error");
+  options.Real("--deadline", &a->deadline_s, {1.0, 1e6},
+               "seconds after which a missing partner is an error");
   options.Heading("Training");
   options.Choice("--optimizer", &a->optimizer, {"adamw", "sgd"}, "default: the plan's");
   options.Real("--lr", &a->lr.peak, {0.0, 1e6}, "learning rate after the warm-up");
   options.Real("--min-lr", &a->lr.floor, {0.0, 1e6}, "learning rate at the end of the decay");
   options.Int("--warmup", &a->warmup, {0, 1'000'000'000}, "steps of linear rise");
-  options.Choice("--decay", &a->decay, {"constant", "cosine", "linear"}, "of the learning rate, down to --min-lr at the last step");
-  options.Real("--weight-decay", &a->optimizer_options.weight_decay, {0.0, 1e3}, "decoupled; of matrices only");
-  options.Real("--clip", &a->optimizer_options.clip, {0.0, 1e9}, "largest global gradient norm; 0: no clipping");
+  options.Choice("--decay", &a->decay, {"constant", "cosine", "linear"},
+                 "of the learning rate, down to --min-lr at the last step");
+  options.Real("--weight-decay", &a->optimizer_options.weight_decay, {0.0, 1e3},
+               "decoupled; of matrices only");
+  options.Real("--clip", &a->optimizer_options.clip, {0.0, 1e9},
+               "largest global gradient norm; 0: no clipping");
   options.Int("--seed", &a->seed, {0, INT64_MAX}, "of initial weights and the order of samples");
   options.Choice("--dtype", &a->dtype, {"fp32", "fp64", "bf16"}, "default: the plan's");
-  options.Flag("--deterministic", &a->deterministic, "bit-identical from run to run; CPU ranks always are");
+  options.Flag("--deterministic", &a->deterministic,
+               "bit-identical from run to run; CPU ranks always are");
 }
 
 /// The plan with what the command line changes; whether a prediction in it still holds.
@@ -67,12 +75,15 @@ Result<planner::Plan> PlanToRun(const RunArguments& a, bool* changed) {
   if (!a.optimizer.empty()) plan.optimizer = planner::ParseOptimizerKind(a.optimizer).value();
   *changed = plan.dtype != as_read.dtype || plan.optimizer != as_read.optimizer;
   if (plan.dtype == planner::DType::kBf16) {
-    return Unsupported(fmt::format("{}: the plan computes in bf16, CPU ranks compute in fp32 and fp64; pass --dtype "
-                                   "fp32", a.plan));
+    return Unsupported(fmt::format(
+        "{}: the plan computes in bf16, CPU ranks compute in fp32 and fp64; pass --dtype "
+        "fp32",
+        a.plan));
   }
   if (a.nproc && *a.nproc != plan.world_size()) {
-    return InvalidInput(fmt::format("--nproc {}: the plan has {} ranks; pass --nproc {} or make a plan with --gpus {}",
-                                    *a.nproc, plan.world_size(), plan.world_size(), *a.nproc));
+    return InvalidInput(fmt::format(
+        "--nproc {}: the plan has {} ranks; pass --nproc {} or make a plan with --gpus {}",
+        *a.nproc, plan.world_size(), plan.world_size(), *a.nproc));
   }
   return plan;
 }
@@ -88,21 +99,26 @@ Status CheckMemory(const planner::Programs& programs, const Launcher& launcher, 
     if (bytes > machine.memory.value()) break;
   }
   if (bytes <= machine.memory.value()) return Status::Ok();
-  return Infeasible(fmt::format("the ranks here need {} or more, this machine has {}; use a smaller model, batch or "
-                                "--seq, or recomputation", BytesText(bytes), BytesText(machine.memory.value())));
+  return Infeasible(fmt::format(
+      "the ranks here need {} or more, this machine has {}; use a smaller model, batch or "
+      "--seq, or recomputation",
+      BytesText(bytes), BytesText(machine.memory.value())));
 }
 
-Result<std::unique_ptr<runtime::DataSource>> OpenData(const RunArguments& a, const planner::Plan& plan) {
+Result<std::unique_ptr<runtime::DataSource>> OpenData(const RunArguments& a,
+                                                      const planner::Plan& plan) {
   runtime::DataOptions data;
   data.path = a.data;
   data.seed = static_cast<uint64_t>(a.seed);
-  for (const planner::ModuleSpec& module : plan.model.modules) data.vocab = std::max(data.vocab, module.vocab);
+  for (const planner::ModuleSpec& module : plan.model.modules)
+    data.vocab = std::max(data.vocab, module.vocab);
   data.sequence = plan.sequence;
   data.global_batch = plan.global_batch;
   return runtime::OpenDataSource(data);
 }
 
-Result<runtime::RunOptions> ToRunOptions(const RunArguments& a, int64_t trace_rows, Output& output) {
+Result<runtime::RunOptions> ToRunOptions(const RunArguments& a, int64_t trace_rows,
+                                         Output& output) {
   runtime::RunOptions options;
   options.steps = a.steps;
   options.seed = static_cast<uint64_t>(a.seed);
@@ -114,14 +130,15 @@ Result<runtime::RunOptions> ToRunOptions(const RunArguments& a, int64_t trace_ro
   options.optimizer = a.optimizer_options;
   options.deadline_s = a.deadline_s;
   if (!a.trace.empty() && trace_rows > kMaxTraceRows) {
-    return InvalidInput(fmt::format("--trace: {} rows; at most {}: run fewer --steps", Thousands(trace_rows),
-                                    Thousands(kMaxTraceRows)));
+    return InvalidInput(fmt::format("--trace: {} rows; at most {}: run fewer --steps",
+                                    Thousands(trace_rows), Thousands(kMaxTraceRows)));
   }
   options.trace = !a.trace.empty() || (output.json() && trace_rows <= kMaxTraceRows);
   return options;
 }
 
-/// Lines of rank 0: all of them as JSON, about twenty and at least one every two seconds for people.
+/// Lines of rank 0: all of them as JSON, about twenty and at least one every two seconds for
+/// people.
 std::function<void(const runtime::StepReport&)> StepPrinter(int64_t steps, Output& output) {
   using Clock = std::chrono::steady_clock;
   auto last = std::make_shared<Clock::time_point>(Clock::now());
@@ -131,7 +148,8 @@ std::function<void(const runtime::StepReport&)> StepPrinter(int64_t steps, Outpu
     if (output.json()) output.JsonLine(StepJson(report));
     const auto now = Clock::now();
     const int64_t step = report.step + 1;
-    if (step != 1 && step != steps && step % every != 0 && now - *last < std::chrono::seconds(2)) return;
+    if (step != 1 && step != steps && step % every != 0 && now - *last < std::chrono::seconds(2))
+      return;
     *last = now;
     output.Progress(StepText(report, steps));
   };
@@ -149,25 +167,33 @@ Result<planner::Prediction> PredictionFor(const planner::Plan& plan, bool change
 }
 
 /// --comm, or what the launcher suggests.
-Result<bool> UseMpi(const RunArguments& a, const Launcher& launcher, int64_t ranks, Output& output) {
+Result<bool> UseMpi(const RunArguments& a, const Launcher& launcher, int64_t ranks,
+                    Output& output) {
   if (!launcher.name.empty()) {
-    output.Progress(fmt::format("found {} ({} = {}): rank {} of a job", launcher.name, launcher.variable,
-                                launcher.size, launcher.rank));
+    output.Progress(fmt::format("found {} ({} = {}): rank {} of a job", launcher.name,
+                                launcher.variable, launcher.size, launcher.rank));
   }
-  const bool mpi = a.comm.empty() ? launcher.mpi && runtime::MpiSession::Available() : a.comm == "mpi";
+  const bool mpi =
+      a.comm.empty() ? launcher.mpi && runtime::MpiSession::Available() : a.comm == "mpi";
   if (!mpi) {
     if (launcher.size > 1) {
-      output.Warn(fmt::format("--comm threads: each of the {} processes runs all {} ranks; pass --comm mpi to share "
-                              "them", launcher.size, ranks));
+      output.Warn(fmt::format(
+          "--comm threads: each of the {} processes runs all {} ranks; pass --comm mpi to share "
+          "them",
+          launcher.size, ranks));
     }
     return false;
   }
   if (!runtime::MpiSession::Available()) {
-    return Unsupported("--comm mpi: this build has no MPI; install Open MPI and build again, or pass --comm threads");
+    return Unsupported(
+        "--comm mpi: this build has no MPI; install Open MPI and build again, or pass --comm "
+        "threads");
   }
   if (!runtime::MpiSession::Launched() && ranks > 1) {
-    return InvalidInput(fmt::format("--comm mpi: no MPI launcher started this process; use 'mpirun -n {} meshwright "
-                                    "run ...', or --comm threads", ranks));
+    return InvalidInput(fmt::format(
+        "--comm mpi: no MPI launcher started this process; use 'mpirun -n {} meshwright "
+        "run ...', or --comm threads",
+        ranks));
   }
   return true;
 }
@@ -185,10 +211,12 @@ Status RunPlan(const RunArguments& a, Output& output) {
   MW_RETURN_IF_ERROR(planner::Verify(programs, {}));
   MW_RETURN_IF_ERROR(CheckMemory(programs, launcher, mpi));
   MW_ASSIGN_OR_RETURN(const auto data, OpenData(a, plan));
-  MW_ASSIGN_OR_RETURN(runtime::RunOptions options, ToRunOptions(a, TraceRowsOf(programs, a.steps), output));
+  MW_ASSIGN_OR_RETURN(runtime::RunOptions options,
+                      ToRunOptions(a, TraceRowsOf(programs, a.steps), output));
   options.on_step = StepPrinter(a.steps, output);
-  output.Progress(fmt::format("{} on {} ranks as {}, {}", planner::ShortName(plan), plan.world_size(),
-                              mpi ? "MPI processes" : "threads", planner::ToString(plan.dtype)));
+  output.Progress(fmt::format("{} on {} ranks as {}, {}", planner::ShortName(plan),
+                              plan.world_size(), mpi ? "MPI processes" : "threads",
+                              planner::ToString(plan.dtype)));
   MW_ASSIGN_OR_RETURN(const JobSummary job, mpi ? RunMpiJob(programs, *data, options)
                                                 : RunThreadsJob(programs, *data, options));
   if (launcher.mpi && mpi && launcher.rank > 0) return Status::Ok();
@@ -197,8 +225,9 @@ Status RunPlan(const RunArguments& a, Output& output) {
   output.Text(JobText(job, plan, predicted, output.style()));
   if (a.trace.empty()) return Status::Ok();
   MW_RETURN_IF_ERROR(WriteFileAtomically(a.trace, planner::WriteChromeTrace(job.trace)));
-  output.Progress(fmt::format("trace of {} rows: {} (open it in chrome://tracing or ui.perfetto.dev)",
-                              Thousands(job.trace_rows), a.trace));
+  output.Progress(
+      fmt::format("trace of {} rows: {} (open it in chrome://tracing or ui.perfetto.dev)",
+                  Thousands(job.trace_rows), a.trace));
   return Status::Ok();
 }
 

@@ -48,22 +48,28 @@ Status Simulate(const SimulateArguments& a, Output& output) {
   document["plan"] = SplitJson(plan);
   AddPrediction(prediction, &document);
   document["stages"] = StagesJson(plan, prediction, device_bytes);
-  document["simulated"] = {{"steps", a.steps}, {"events", evaluation.simulated.nodes},
-                           {"classes", evaluation.simulated.classes}, {"trace_rows", rows}};
+  document["simulated"] = {{"steps", a.steps},
+                           {"events", evaluation.simulated.nodes},
+                           {"classes", evaluation.simulated.classes},
+                           {"trace_rows", rows}};
   document["errors"] = nlohmann::json::array();
   const Style& style = output.style();
   output.Text(PlanText(plan, style) + StagesText(plan, prediction, device_bytes, style) +
               PredictionText(plan, prediction, profile, style) +
-              fmt::format("  {} task events of {} classes of ranks, {} steps\n", Thousands(evaluation.simulated.nodes),
-                          evaluation.simulated.classes, a.steps));
+              fmt::format("  {} task events of {} classes of ranks, {} steps\n",
+                          Thousands(evaluation.simulated.nodes), evaluation.simulated.classes,
+                          a.steps));
   if (a.trace.empty()) return Status::Ok();
   if (rows > kMaxTraceRows) {
-    return Unsupported(fmt::format("--trace: {} rows; at most {}: ask for fewer --steps or a plan of fewer ranks",
-                                   Thousands(rows), Thousands(kMaxTraceRows)));
+    return Unsupported(
+        fmt::format("--trace: {} rows; at most {}: ask for fewer --steps or a plan of fewer ranks",
+                    Thousands(rows), Thousands(kMaxTraceRows)));
   }
-  MW_RETURN_IF_ERROR(WriteFileAtomically(a.trace, planner::WriteChromeTrace(evaluation.simulated.trace)));
-  output.Progress(fmt::format("trace of {} rows: {} (open it in chrome://tracing or ui.perfetto.dev)",
-                              Thousands(rows), a.trace));
+  MW_RETURN_IF_ERROR(
+      WriteFileAtomically(a.trace, planner::WriteChromeTrace(evaluation.simulated.trace)));
+  output.Progress(
+      fmt::format("trace of {} rows: {} (open it in chrome://tracing or ui.perfetto.dev)",
+                  Thousands(rows), a.trace));
   return Status::Ok();
 }
 
@@ -75,7 +81,8 @@ Command SimulateCommand() {
           [arguments](OptionSet& options) {
             options.Positional("plan", &arguments->plan, "plan.json");
             options.Require("plan");
-            options.Text("--trace", &arguments->trace, "FILE", "write the timeline in Chrome's trace format");
+            options.Text("--trace", &arguments->trace, "FILE",
+                         "write the timeline in Chrome's trace format");
             options.Int("--steps", &arguments->steps, {1, 1000}, "optimizer steps to simulate");
           },
           [arguments](Output& output) { return Simulate(*arguments, output); }};

@@ -1,6 +1,7 @@
 // meshwright topo: what a machine or cluster is, and what is wrong with it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -35,7 +36,8 @@ Result<std::string> ReadStandardInput() {
   while ((n = std::fread(buffer, 1, sizeof(buffer), stdin)) > 0) {
     text.append(buffer, n);
     if (text.size() > kMaxInputBytes) {
-      return InvalidInput(fmt::format("standard input: more than {} bytes; no topology is that long", kMaxInputBytes));
+      return InvalidInput(fmt::format(
+          "standard input: more than {} bytes; no topology is that long", kMaxInputBytes));
     }
   }
   return text;
@@ -54,8 +56,10 @@ Result<std::optional<std::string>> CaptureText(const TopoArguments& a) {
   std::error_code error;
   const auto shipped = topologies::ShippedClusterNames();
   const bool is_shipped = std::find(shipped.begin(), shipped.end(), a.source) != shipped.end();
-  if (is_shipped || a.source == "cpu" || !std::filesystem::exists(a.source, error)) return std::optional<std::string>();
-  const std::string ending = topologies::Lower(std::filesystem::path(a.source).extension().string());
+  if (is_shipped || a.source == "cpu" || !std::filesystem::exists(a.source, error))
+    return std::optional<std::string>();
+  const std::string ending =
+      topologies::Lower(std::filesystem::path(a.source).extension().string());
   if (ending == ".yaml" || ending == ".yml") return std::optional<std::string>();
   MW_ASSIGN_OR_RETURN(std::string text, topologies::ReadTextFile(a.source, kMaxInputBytes));
   if (text.find("meshwright_cluster") != std::string::npos) return std::optional<std::string>();
@@ -67,7 +71,8 @@ std::string NameOf(const TopoArguments& a) {
   return a.source == "-" ? "stdin" : std::filesystem::path(a.source).stem().string();
 }
 
-void ShowWarnings(const std::vector<std::string>& warnings, const std::vector<std::string>& notes, Output& output) {
+void ShowWarnings(const std::vector<std::string>& warnings, const std::vector<std::string>& notes,
+                  Output& output) {
   const Style& style = output.style();
   for (const std::string& warning : warnings) {
     output.Text(fmt::format("{}warning:{} {}\n", style.yellow, style.off, warning));
@@ -107,7 +112,8 @@ Status ShowCapture(const TopoArguments& a, const std::string& text, Output& outp
   if (cluster.ok()) {
     output.Text(ClusterText(*cluster, output.style()));
   } else {
-    output.Text("  the capture does not name a known GPU model: pass --gpu MODEL to see bandwidths\n");
+    output.Text(
+        "  the capture does not name a known GPU model: pass --gpu MODEL to see bandwidths\n");
   }
   // The cluster's warnings begin with the capture's.
   ShowWarnings(cluster.ok() ? cluster->warnings() : report->warnings, TopoNotes(*report), output);
@@ -116,8 +122,9 @@ Status ShowCapture(const TopoArguments& a, const std::string& text, Output& outp
 
 Status Topo(const TopoArguments& a, Output& output) {
   if (a.local == !a.source.empty()) {
-    return InvalidInput(a.local ? fmt::format("both '{}' and --local; name one of them", a.source)
-                                : "name a file, '-' for standard input, a shipped cluster, or pass --local");
+    return InvalidInput(
+        a.local ? fmt::format("both '{}' and --local; name one of them", a.source)
+                : "name a file, '-' for standard input, a shipped cluster, or pass --local");
   }
   MW_ASSIGN_OR_RETURN(const std::optional<std::string> capture, CaptureText(a));
   if (capture) return ShowCapture(a, *capture, output);
@@ -132,7 +139,8 @@ Status Topo(const TopoArguments& a, Output& output) {
   topologies::ResolveOptions resolve;
   if (a.nodes) resolve.nodes = static_cast<int>(*a.nodes);
   resolve.gpu = a.gpu;
-  MW_ASSIGN_OR_RETURN(const topologies::Cluster cluster, topologies::ResolveCluster(a.source, resolve));
+  MW_ASSIGN_OR_RETURN(const topologies::Cluster cluster,
+                      topologies::ResolveCluster(a.source, resolve));
   return ShowCluster(a, cluster, output);
 }
 
@@ -143,11 +151,14 @@ Command TopoCommand() {
   return {"topo", "what a machine or cluster is: links, islands, NICs, and what is wrong with it",
           [arguments](OptionSet& options) {
             options.Positional("source", &arguments->source,
-                               "capture of 'nvidia-smi topo -m', '-' for standard input, YAML file, shipped name, 'cpu'");
+                               "capture of 'nvidia-smi topo -m', '-' for standard input, YAML "
+                               "file, shipped name, 'cpu'");
             options.Flag("--local", &arguments->local, "ask nvidia-smi on this machine");
-            options.Flag("--dot", &arguments->dot, "print the graph for Graphviz (its GPU model must be known)");
+            options.Flag("--dot", &arguments->dot,
+                         "print the graph for Graphviz (its GPU model must be known)");
             options.Int("--nodes", &arguments->nodes, {1, 1 << 20}, "equal hosts");
-            options.Text("--gpu", &arguments->gpu, "MODEL", "GPU model of a capture that does not name it");
+            options.Text("--gpu", &arguments->gpu, "MODEL",
+                         "GPU model of a capture that does not name it");
           },
           [arguments](Output& output) { return Topo(*arguments, output); }};
 }

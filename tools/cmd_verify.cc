@@ -1,6 +1,7 @@
 // meshwright verify: proves that a plan's programs are safe to run, and says what was proven.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -50,21 +51,25 @@ Counts CountAll(const planner::Plan& plan, const planner::Programs& programs) {
   counts.classes = planner::FoldRanks(programs).size();
   counts.programs = static_cast<int64_t>(programs.programs.size());
   counts.groups = static_cast<int64_t>(programs.groups.size());
-  for (const planner::ModuleSpec& module : plan.model.modules) counts.layers += module.layer_count();
+  for (const planner::ModuleSpec& module : plan.model.modules)
+    counts.layers += module.layer_count();
   std::vector<int64_t> ranks_of(programs.programs.size(), 0);
-  for (const planner::RankBinding& rank : programs.ranks) ++ranks_of[static_cast<size_t>(rank.program)];
-  for (size_t p = 0; p < programs.programs.size(); ++p) CountProgram(programs.programs[p], ranks_of[p], &counts);
+  for (const planner::RankBinding& rank : programs.ranks)
+    ++ranks_of[static_cast<size_t>(rank.program)];
+  for (size_t p = 0; p < programs.programs.size(); ++p)
+    CountProgram(programs.programs[p], ranks_of[p], &counts);
   return counts;
 }
 
 /// Device memory of each rank less what is needed outside the arena.
-Result<std::vector<int64_t>> ArenaLimits(const planner::Plan& plan, const planner::Programs& programs,
+Result<std::vector<int64_t>> ArenaLimits(const planner::Plan& plan,
+                                         const planner::Programs& programs,
                                          const topologies::Cluster& cluster, Output& output) {
   std::vector<int64_t> bytes;
   for (const int64_t device : plan.placement) {
     if (device < 0 || device >= cluster.device_count()) {
-      return InvalidInput(fmt::format("placement: device {} does not exist; cluster '{}' has {}", device,
-                                      cluster.name(), cluster.device_count()));
+      return InvalidInput(fmt::format("placement: device {} does not exist; cluster '{}' has {}",
+                                      device, cluster.name(), cluster.device_count()));
     }
     bytes.push_back(cluster.Device(static_cast<int>(device)).memory.value());
   }
@@ -72,7 +77,8 @@ Result<std::vector<int64_t>> ArenaLimits(const planner::Plan& plan, const planne
   MW_ASSIGN_OR_RETURN(const cost::DeviceProfile profile, ProfileOf(cluster, output));
   for (size_t r = 0; r < bytes.size() && r < programs.ranks.size(); ++r) {
     const auto& program = programs.programs[static_cast<size_t>(programs.ranks[r].program)];
-    bytes[r] = std::min(bytes[r], profile.memory.value.value()) - planner::OutsideBytes(program, profile).value();
+    bytes[r] = std::min(bytes[r], profile.memory.value.value()) -
+               planner::OutsideBytes(program, profile).value();
   }
   return bytes;
 }
@@ -84,18 +90,25 @@ struct Proof {
 
 /// In the order in which Verify looks.
 std::vector<Proof> Proofs(const Counts& c) {
-  return {{"groups", fmt::format("{} communicators, the same tables on all {} ranks", Thousands(c.groups),
-                                 Thousands(c.ranks))},
-          {"layers", fmt::format("each of the {} layers is computed once, in order", Thousands(c.layers))},
-          {"memory", fmt::format("areas are disjoint; the fullest arena of {} fits its device", BytesText(c.arena_bytes))},
-          {"blocks", fmt::format("shapes and dtypes of every op in {} templates", Thousands(c.blocks))},
-          {"parameters", "every parameter is held, reduced and stepped once"},
-          {"addresses", "every operand lies inside its area"},
-          {"saved tensors", "what backward reads, forward has written, and nothing between overwrites it"},
-          {"messages", fmt::format("{} messages and {} calls of collectives meet partners of equal size and dtype",
-                                   Thousands(c.messages), Thousands(c.collectives))},
-          {"deadlock", fmt::format("strict rendezvous of {} classes of ranks runs to the end", Thousands(c.classes))},
-          {"races", fmt::format("{} ops: no two touch the same bytes without an order", Thousands(c.ops))}};
+  return {
+      {"groups", fmt::format("{} communicators, the same tables on all {} ranks",
+                             Thousands(c.groups), Thousands(c.ranks))},
+      {"layers",
+       fmt::format("each of the {} layers is computed once, in order", Thousands(c.layers))},
+      {"memory", fmt::format("areas are disjoint; the fullest arena of {} fits its device",
+                             BytesText(c.arena_bytes))},
+      {"blocks", fmt::format("shapes and dtypes of every op in {} templates", Thousands(c.blocks))},
+      {"parameters", "every parameter is held, reduced and stepped once"},
+      {"addresses", "every operand lies inside its area"},
+      {"saved tensors",
+       "what backward reads, forward has written, and nothing between overwrites it"},
+      {"messages",
+       fmt::format("{} messages and {} calls of collectives meet partners of equal size and dtype",
+                   Thousands(c.messages), Thousands(c.collectives))},
+      {"deadlock", fmt::format("strict rendezvous of {} classes of ranks runs to the end",
+                               Thousands(c.classes))},
+      {"races",
+       fmt::format("{} ops: no two touch the same bytes without an order", Thousands(c.ops))}};
 }
 
 Status VerifyPlan(const std::string& path, Output& output) {
@@ -103,7 +116,8 @@ Status VerifyPlan(const std::string& path, Output& output) {
   MW_ASSIGN_OR_RETURN(const topologies::Cluster cluster, ClusterOfPlan(plan));
   MW_ASSIGN_OR_RETURN(const planner::Programs programs, planner::Lower(plan));
   nlohmann::json& document = output.document();
-  document = {{"plan", planner::ShortName(plan)}, {"proven", false}, {"errors", nlohmann::json::array()}};
+  document = {
+      {"plan", planner::ShortName(plan)}, {"proven", false}, {"errors", nlohmann::json::array()}};
   planner::VerifyLimits limits;
   MW_ASSIGN_OR_RETURN(limits.device_bytes, ArenaLimits(plan, programs, cluster, output));
   const Status verdict = planner::Verify(programs, limits);
@@ -113,18 +127,27 @@ Status VerifyPlan(const std::string& path, Output& output) {
   const std::vector<Proof> proofs = Proofs(counts);
   document["proven"] = true;
   document["program_fingerprint"] = fmt::format("{:016x}", planner::Fingerprint(programs));
-  document["counts"] = {{"checks", proofs.size()},       {"ranks", counts.ranks},   {"classes", counts.classes},
-                        {"programs", counts.programs},   {"groups", counts.groups}, {"blocks", counts.blocks},
-                        {"tasks", counts.tasks},         {"ops", counts.ops},       {"messages", counts.messages},
-                        {"collectives", counts.collectives}, {"arena_bytes", counts.arena_bytes}};
+  document["counts"] = {{"checks", proofs.size()},
+                        {"ranks", counts.ranks},
+                        {"classes", counts.classes},
+                        {"programs", counts.programs},
+                        {"groups", counts.groups},
+                        {"blocks", counts.blocks},
+                        {"tasks", counts.tasks},
+                        {"ops", counts.ops},
+                        {"messages", counts.messages},
+                        {"collectives", counts.collectives},
+                        {"arena_bytes", counts.arena_bytes}};
   Table table({"", ""});
   for (const Proof& proof : proofs) {
     document["checks"].push_back({{"name", proof.name}, {"proven", proof.what}});
     table.Row({proof.name, proof.what});
   }
   const Style& style = output.style();
-  output.Text(HeadingText(fmt::format("{}proven{}{}: {} on {} ranks in {} classes", style.green, style.off, style.bold,
-                                      planner::ShortName(plan), Thousands(counts.ranks), counts.classes), style) +
+  output.Text(HeadingText(fmt::format("{}proven{}{}: {} on {} ranks in {} classes", style.green,
+                                      style.off, style.bold, planner::ShortName(plan),
+                                      Thousands(counts.ranks), counts.classes),
+                          style) +
               table.ToText(style));
   return Status::Ok();
 }

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -61,7 +62,7 @@ std::string UsageProblem(const CLI::ParseError& error, const CLI::App& sub) {
   const std::vector<std::string> rest = sub.remaining();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !rest.empty()) {
     const std::string word = topologies::Quoted(rest.front(), 80);
-    if (word.rfind("-", 0) == 0) {
+    if (word.front() == '-') {
       return fmt::format("unknown option '{}'{}", word, DidYouMean(word, FlagsOf(sub)));
     }
     return fmt::format("unexpected argument '{}'", word);
@@ -72,8 +73,8 @@ std::string UsageProblem(const CLI::ParseError& error, const CLI::App& sub) {
 /// Reports a failure before any command runs.
 int UsageError(const std::string& command, const std::string& problem, bool json) {
   Output output(command, json);
-  const Status status = InvalidInput(fmt::format("{}; 'meshwright{} --help' lists what there is", problem,
-                                                 command.empty() ? "" : " " + command));
+  const Status status = InvalidInput(fmt::format("{}; 'meshwright{} --help' lists what there is",
+                                                 problem, command.empty() ? "" : " " + command));
   return output.Finish(status);
 }
 
@@ -85,14 +86,17 @@ int Run(const Command& command, bool json) {
   } catch (const std::bad_alloc&) {
     status = RunFailed("out of memory; use a smaller model, batch or number of steps");
   } catch (const std::exception& e) {
-    status = RunFailed(fmt::format("unexpected failure: {}; please report it with the command", e.what()));
+    status = RunFailed(
+        fmt::format("unexpected failure: {}; please report it with the command", e.what()));
   }
   return output.Finish(status);
 }
 
 }  // namespace
 
-std::optional<int64_t> ParseInt(const std::string& text) { return ParseNumber<int64_t>(text); }
+std::optional<int64_t> ParseInt(const std::string& text) {
+  return ParseNumber<int64_t>(text);
+}
 
 std::optional<double> ParseReal(const std::string& text) {
   const std::optional<double> value = ParseNumber<double>(text);
@@ -126,7 +130,8 @@ void OptionSet::Text(const std::string& flag, std::string* out, const std::strin
   });
 }
 
-void OptionSet::Int(const std::string& flag, int64_t* out, IntRange range, const std::string& help) {
+void OptionSet::Int(const std::string& flag, int64_t* out, IntRange range,
+                    const std::string& help) {
   Add(flag, "N", help, std::to_string(*out),
       [out, range](const std::string& text) { return IntProblem(text, range, out); });
 }
@@ -135,7 +140,7 @@ void OptionSet::Int(const std::string& flag, std::optional<int64_t>* out, IntRan
                     const std::string& help) {
   Add(flag, "N", help, *out ? std::to_string(**out) : "", [out, range](const std::string& text) {
     int64_t value = 0;
-    const std::string problem = IntProblem(text, range, &value);
+    std::string problem = IntProblem(text, range, &value);
     if (problem.empty()) *out = value;
     return problem;
   });
@@ -147,7 +152,7 @@ void OptionSet::Ints(const std::string& flag, std::vector<int64_t>* out, IntRang
     out->clear();
     for (const std::string_view part : topologies::SplitAt(text, ',')) {
       int64_t value = 0;
-      const std::string problem = IntProblem(std::string(part), range, &value);
+      std::string problem = IntProblem(std::string(part), range, &value);
       if (!problem.empty()) return problem;
       out->push_back(value);
     }
@@ -155,7 +160,8 @@ void OptionSet::Ints(const std::string& flag, std::vector<int64_t>* out, IntRang
   });
 }
 
-void OptionSet::Real(const std::string& flag, double* out, RealRange range, const std::string& help) {
+void OptionSet::Real(const std::string& flag, double* out, RealRange range,
+                     const std::string& help) {
   Add(flag, "X", help, fmt::format("{}", *out), [out, range](const std::string& text) {
     const std::optional<double> value = ParseReal(text);
     if (!value || *value < range.least || *value > range.most) {
@@ -186,10 +192,13 @@ void OptionSet::Flag(const std::string& flag, bool* out, const std::string& help
   if (!heading_.empty()) option->group(heading_);
 }
 
-void OptionSet::Require(const std::string& name) { app_->get_option(name)->required(); }
+void OptionSet::Require(const std::string& name) {
+  app_->get_option(name)->required();
+}
 
 int RunCommandLine(int argc, char** argv, const std::vector<Command>& commands) {
-  CLI::App app("Plans, predicts, proves and runs distributed training of transformers.", "meshwright");
+  CLI::App app("Plans, predicts, proves and runs distributed training of transformers.",
+               "meshwright");
   app.set_version_flag("--version", kVersion);
   app.footer("Exit codes: 0 done, 1 the answer is no, 2 bad usage or input, 3 the run failed.");
   app.require_subcommand(1);
@@ -211,9 +220,13 @@ int RunCommandLine(int argc, char** argv, const std::vector<Command>& commands) 
   }
   const std::string first = argv[1];
   const std::vector<std::string> names = CommandNames(commands);
-  if (!first.empty() && first[0] != '-' && std::find(names.begin(), names.end(), first) == names.end()) {
-    return UsageError("", fmt::format("unknown command '{}'{}; commands are {}", topologies::Quoted(first),
-                                      DidYouMean(first, names), fmt::join(names, ", ")), wants_json);
+  if (!first.empty() && first[0] != '-' &&
+      std::find(names.begin(), names.end(), first) == names.end()) {
+    return UsageError(
+        "",
+        fmt::format("unknown command '{}'{}; commands are {}", topologies::Quoted(first),
+                    DidYouMean(first, names), fmt::join(names, ", ")),
+        wants_json);
   }
   const CLI::App* used = &app;
   std::string used_name;
@@ -223,7 +236,8 @@ int RunCommandLine(int argc, char** argv, const std::vector<Command>& commands) 
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
     for (size_t i = 0; i < subs.size(); ++i) {
-      if (subs[i]->parsed() || first == commands[i].name) used = subs[i], used_name = commands[i].name;
+      if (subs[i]->parsed() || first == commands[i].name)
+        used = subs[i], used_name = commands[i].name;
     }
     return UsageError(used_name, UsageProblem(e, *used), wants_json);
   }

@@ -27,7 +27,8 @@ struct RealRange {
 };
 
 /// Options of one command. Targets must outlive the parse; what they hold before is the default and
-/// stands in --help. Values out of range are usage errors that name flag, value and what is allowed.
+/// stands in --help. Values out of range are usage errors that name flag, value and what is
+/// allowed.
 class OptionSet {
  public:
   explicit OptionSet(CLI::App* app) : app_(app) {}

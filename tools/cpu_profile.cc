@@ -61,7 +61,8 @@ double MessageRate(const runtime::CpuMeasurement& measured) {
   return measured.core_bytes_per_s / 2;
 }
 
-void AddKernels(const runtime::CpuMeasurement& measured, const Source& source, cost::CpuModel* cpu) {
+void AddKernels(const runtime::CpuMeasurement& measured, const Source& source,
+                cost::CpuModel* cpu) {
   for (const runtime::CpuProductSample& s : measured.products) {
     cpu->gemm.push_back({planner::PrecisionOf(s.dtype), s.m, s.n, s.k,
                          Measured(FlopsPerSecond(s.flops_per_s), source)});
@@ -84,7 +85,8 @@ Status Keep(const std::string& stem, const CpuMachine& cpu) {
   topologies::CpuHostOptions one = cpu.host;
   one.ranks = 1;
   MW_ASSIGN_OR_RETURN(const topologies::Cluster cluster, topologies::CpuCluster(one));
-  MW_RETURN_IF_ERROR(WriteFileAtomically(stem + ".cluster.yaml", topologies::ToYaml(cluster.spec())));
+  MW_RETURN_IF_ERROR(
+      WriteFileAtomically(stem + ".cluster.yaml", topologies::ToYaml(cluster.spec())));
   return WriteFileAtomically(stem + ".yaml", cost::ToYaml(cpu.profile));
 }
 
@@ -92,7 +94,8 @@ Status Keep(const std::string& stem, const CpuMachine& cpu) {
 Result<CpuMachine> Kept(const std::string& stem, const topologies::LocalMachine& machine) {
   CpuMachine cpu;
   MW_ASSIGN_OR_RETURN(cpu.profile, cost::LoadDeviceProfile(stem + ".yaml"));
-  MW_ASSIGN_OR_RETURN(const topologies::Cluster cluster, topologies::LoadCluster(stem + ".cluster.yaml"));
+  MW_ASSIGN_OR_RETURN(const topologies::Cluster cluster,
+                      topologies::LoadCluster(stem + ".cluster.yaml"));
   const topologies::HostSpec& host = cluster.HostSpecOf(0);
   if (host.links.size() != 1 || !cpu.profile.cpu) {
     return InvalidInput(fmt::format("{} does not hold what 'meshwright calibrate' writes", stem));
@@ -113,8 +116,9 @@ cost::DeviceProfile ToDeviceProfile(const runtime::CpuMeasurement& measured,
                                     const topologies::LocalMachine& machine,
                                     const std::string& cpu_name) {
   const std::time_t now = std::time(nullptr);
-  const Source source = {Origin::kMeasured, fmt::format("meshwright calibrate on {} cores of {}, {:%Y-%m-%d}",
-                                                        measured.cores, cpu_name, fmt::gmtime(now))};
+  const Source source = {Origin::kMeasured,
+                         fmt::format("meshwright calibrate on {} cores of {}, {:%Y-%m-%d}",
+                                     measured.cores, cpu_name, fmt::gmtime(now))};
   cost::DeviceProfile profile;
   profile.name = "cpu";
   profile.description = cpu_name;
@@ -135,7 +139,8 @@ cost::DeviceProfile ToDeviceProfile(const runtime::CpuMeasurement& measured,
     best[g.precision] = std::max(best[g.precision], g.rate.value.value());
   }
   for (const auto& [precision, rate] : best) {
-    const Source of_peak = {Origin::kMeasured, "fastest matrix product of one core; " + source.text};
+    const Source of_peak = {Origin::kMeasured,
+                            "fastest matrix product of one core; " + source.text};
     profile.peaks.push_back({precision, Measured(FlopsPerSecond(rate), of_peak)});
   }
   profile.cpu = std::move(cpu);
@@ -147,8 +152,8 @@ std::string CacheDir() {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);
   };
-  if (const std::string own = variable("MESHWRIGHT_CACHE_DIR"); !own.empty()) return own;
-  if (const std::string xdg = variable("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/meshwright";
+  if (std::string own = variable("MESHWRIGHT_CACHE_DIR"); !own.empty()) return own;
+  if (std::string xdg = variable("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/meshwright";
   if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/meshwright";
   return "";
 }
@@ -156,7 +161,8 @@ std::string CacheDir() {
 Result<CpuMachine> MeasureThisCpu(Output& output) {
   MW_ASSIGN_OR_RETURN(const topologies::LocalMachine machine, topologies::ProbeLocalMachine());
   const std::string stem = CacheStem(machine);
-  output.Progress(fmt::format("measuring {} cores of this machine's CPU, some seconds ...", machine.cores));
+  output.Progress(
+      fmt::format("measuring {} cores of this machine's CPU, some seconds ...", machine.cores));
   runtime::MeasureCpuOptions options;
   options.cores = machine.cores;
   MW_ASSIGN_OR_RETURN(const runtime::CpuMeasurement measured, runtime::MeasureCpu(options));
@@ -169,7 +175,8 @@ Result<CpuMachine> MeasureThisCpu(Output& output) {
   cpu.host.latency = Seconds(measured.rendezvous_latency_s);
   cpu.host.source = cpu.profile.cpu->collective_bandwidth.source;
   if (stem.empty()) {
-    output.Warn("no cache folder: set MESHWRIGHT_CACHE_DIR or HOME, or every command measures again");
+    output.Warn(
+        "no cache folder: set MESHWRIGHT_CACHE_DIR or HOME, or every command measures again");
     return cpu;
   }
   const Status kept = Keep(stem, cpu);
@@ -177,8 +184,10 @@ Result<CpuMachine> MeasureThisCpu(Output& output) {
     cpu.profile_path = stem + ".yaml";
     output.Progress(fmt::format("kept in {}", cpu.profile_path));
   } else {
-    output.Warn(fmt::format("the measurement is not kept ({}); set MESHWRIGHT_CACHE_DIR to a folder that "
-                            "can be written", kept.message()));
+    output.Warn(
+        fmt::format("the measurement is not kept ({}); set MESHWRIGHT_CACHE_DIR to a folder that "
+                    "can be written",
+                    kept.message()));
   }
   return cpu;
 }

@@ -1,5 +1,5 @@
-// What CPU ranks of this machine cost: measured once, kept in a cache folder as a device profile and a
-// cluster of one rank, both in their documented YAML forms.
+// What CPU ranks of this machine cost: measured once, kept in a cache folder as a device profile
+// and a cluster of one rank, both in their documented YAML forms.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ cost::DeviceProfile ToDeviceProfile(const runtime::CpuMeasurement& measured,
                                     const topologies::LocalMachine& machine,
                                     const std::string& cpu_name);
 
-/// The cache folder: $MESHWRIGHT_CACHE_DIR, $XDG_CACHE_HOME/meshwright or ~/.cache/meshwright; empty
-/// when none of the variables is set.
+/// The cache folder: $MESHWRIGHT_CACHE_DIR, $XDG_CACHE_HOME/meshwright or ~/.cache/meshwright;
+/// empty when none of the variables is set.
 std::string CacheDir();
 
 /// Measures this machine (a few seconds; says so) and keeps the result.

@@ -25,31 +25,38 @@ int64_t StageCount(const planner::Plan& plan) {
 
 std::string LargestPart(const planner::MemoryBreakdown& m) {
   const std::array<std::pair<const char*, int64_t>, 6> parts = {{
-      {"parameters, gradients and optimizer states: raise --tp or --pp, or cut the states with --zero 1",
+      {"parameters, gradients and optimizer states: raise --tp or --pp, or cut the states with "
+       "--zero 1",
        m.parameters + m.gradients + m.optimizer},
-      {"activations saved for backward: --recompute selective or full, a smaller --micro-batch, or a "
-       "larger --tp", m.saved},
-      {"scratch of one block: a smaller --micro-batch, a shorter --seq or a larger --tp", m.scratch},
+      {"activations saved for backward: --recompute selective or full, a smaller --micro-batch, or "
+       "a "
+       "larger --tp",
+       m.saved},
+      {"scratch of one block: a smaller --micro-batch, a shorter --seq or a larger --tp",
+       m.scratch},
       {"communication buffers: a smaller --micro-batch", m.communication},
       {"labels and scalars: a smaller --global-batch or --seq", m.io},
       {"context, libraries and communicators: use devices with more memory", m.outside},
   }};
-  const auto most = std::max_element(parts.begin(), parts.end(),
-                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto most = std::max_element(
+      parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   return fmt::format("{} are {}", BytesText(most->second), most->first);
 }
 
 void WarnOfNetwork(const topologies::Cluster& cluster, planner::Plan* plan) {
   const int64_t tp = plan->modules.front().tp;
-  for (size_t first = 0; tp > 1 && first < plan->placement.size(); first += static_cast<size_t>(tp)) {
+  for (size_t first = 0; tp > 1 && first < plan->placement.size();
+       first += static_cast<size_t>(tp)) {
     const std::vector<int> group(plan->placement.begin() + static_cast<int64_t>(first),
                                  plan->placement.begin() + static_cast<int64_t>(first) + tp);
     const auto path = cluster.Group(group);
     if (!path.ok() || path->network_bandwidth.value() <= 0) continue;
-    plan->warnings.push_back(fmt::format(
-        "tensor groups of {} cross hosts: ranks {} to {} share {} GB/s of network; --tp {} would stay on the links of one "
-        "host", tp, first, first + static_cast<size_t>(tp) - 1, NumberText(path->network_bandwidth.value() / 1e9),
-        path->max_per_host));
+    plan->warnings.push_back(
+        fmt::format("tensor groups of {} cross hosts: ranks {} to {} share {} GB/s of network; "
+                    "--tp {} would stay on the links of one "
+                    "host",
+                    tp, first, first + static_cast<size_t>(tp) - 1,
+                    NumberText(path->network_bandwidth.value() / 1e9), path->max_per_host));
     return;
   }
 }
@@ -57,16 +64,20 @@ void WarnOfNetwork(const topologies::Cluster& cluster, planner::Plan* plan) {
 void WarnOfUselessZero(planner::Plan* plan) {
   const planner::ModulePlan& m = plan->modules.front();
   if (m.sharding != planner::Sharding::kZero1 || m.dp > 1) return;
-  plan->warnings.push_back(fmt::format("ZeRO-1 cuts nothing: dp is 1, so every rank keeps all optimizer states of its "
-                                       "parameters; {} ranks would be needed for dp 2", 2 * m.ranks()));
+  plan->warnings.push_back(
+      fmt::format("ZeRO-1 cuts nothing: dp is 1, so every rank keeps all optimizer states of its "
+                  "parameters; {} ranks would be needed for dp 2",
+                  2 * m.ranks()));
 }
 
 void WarnOfBubble(planner::Plan* plan) {
   const planner::ModulePlan& m = plan->modules.front();
   if (plan->micro_batches >= m.pp) return;
-  plan->warnings.push_back(fmt::format(
-      "{} micro-batches for {} pipeline stages: at most {} stages work at a time; raise --global-batch to {} or lower "
-      "--pp or --micro-batch", plan->micro_batches, m.pp, plan->micro_batches, m.pp * plan->micro_batch * m.dp));
+  plan->warnings.push_back(
+      fmt::format("{} micro-batches for {} pipeline stages: at most {} stages work at a time; "
+                  "raise --global-batch to {} or lower "
+                  "--pp or --micro-batch",
+                  plan->micro_batches, m.pp, plan->micro_batches, m.pp * plan->micro_batch * m.dp));
 }
 
 }  // namespace
@@ -77,7 +88,8 @@ Result<Evaluation> Evaluate(const planner::Plan& plan, const topologies::Cluster
   MW_ASSIGN_OR_RETURN(evaluation.programs, planner::Lower(plan));
   MW_RETURN_IF_ERROR(planner::Verify(evaluation.programs, {}));
   MW_ASSIGN_OR_RETURN(const planner::Prices prices, planner::MakePrices(plan, cluster, costs));
-  MW_ASSIGN_OR_RETURN(evaluation.simulated, planner::Predict(plan, evaluation.programs, prices, options));
+  MW_ASSIGN_OR_RETURN(evaluation.simulated,
+                      planner::Predict(plan, evaluation.programs, prices, options));
   return evaluation;
 }
 
@@ -101,7 +113,8 @@ Status PlaceOn(const topologies::Cluster& cluster, planner::Plan* plan) {
 
 std::vector<int64_t> DeviceBytes(const planner::Plan& plan, const topologies::Cluster& cluster,
                                  const cost::DeviceProfile& profile) {
-  std::vector<int64_t> bytes(static_cast<size_t>(StageCount(plan)), std::numeric_limits<int64_t>::max());
+  std::vector<int64_t> bytes(static_cast<size_t>(StageCount(plan)),
+                             std::numeric_limits<int64_t>::max());
   size_t first_stage = 0;
   for (const planner::ModulePlan& m : plan.modules) {
     const int64_t ranks_of_stage = m.ranks() / m.pp;
@@ -110,7 +123,8 @@ std::vector<int64_t> DeviceBytes(const planner::Plan& plan, const topologies::Cl
       const topologies::DeviceInfo& device = cluster.Device(static_cast<int>(plan.placement[rank]));
       int64_t& least = bytes[first_stage + static_cast<size_t>(i / ranks_of_stage)];
       least = std::min(least, device.memory.value());
-      // The driver keeps a part of what the datasheet promises; CPU ranks share the machine's memory.
+      // The driver keeps a part of what the datasheet promises; CPU ranks share the machine's
+      // memory.
       if (profile.gpu) least = std::min(least, profile.memory.value.value());
     }
     first_stage += static_cast<size_t>(m.pp);
@@ -125,9 +139,11 @@ std::vector<std::string> FitProblems(const planner::Plan& plan,
   const size_t stages = std::min(memory.size(), device_bytes.size());
   for (size_t s = 0; s < stages; ++s) {
     if (memory[s].total() <= device_bytes[s]) continue;
-    problems.push_back(fmt::format("stage {} of {} does not fit: it needs {} of memory on each rank, a device of "
-                                   "'{}' has {}; {}", s, stages, BytesText(memory[s].total()), plan.cluster_name,
-                                   BytesText(device_bytes[s]), LargestPart(memory[s])));
+    problems.push_back(
+        fmt::format("stage {} of {} does not fit: it needs {} of memory on each rank, a device of "
+                    "'{}' has {}; {}",
+                    s, stages, BytesText(memory[s].total()), plan.cluster_name,
+                    BytesText(device_bytes[s]), LargestPart(memory[s])));
   }
   return problems;
 }

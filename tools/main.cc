@@ -4,6 +4,6 @@
 int main(int argc, char** argv) {
   using namespace meshwright::tools;
   return RunCommandLine(argc, argv,
-                        {TopoCommand(), PlanCommand(), EstimateCommand(), SimulateCommand(), VerifyCommand(),
-                         RunCommand(), CalibrateCommand()});
+                        {TopoCommand(), PlanCommand(), EstimateCommand(), SimulateCommand(),
+                         VerifyCommand(), RunCommand(), CalibrateCommand()});
 }

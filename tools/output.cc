@@ -25,7 +25,8 @@ std::string Dump(const nlohmann::json& json) {
 }
 
 Status WriteError(const std::string& path) {
-  return InvalidInput(fmt::format("cannot write '{}': {}; choose another path", path, std::strerror(errno)));
+  return InvalidInput(
+      fmt::format("cannot write '{}': {}; choose another path", path, std::strerror(errno)));
 }
 
 Status WriteAll(const std::string& path, std::string_view text) {
@@ -69,7 +70,8 @@ void Output::Progress(std::string_view text) {
 
 void Output::Warn(std::string_view text) {
   if (muted_) return;
-  const std::string line = fmt::format("{}warning:{} {}\n", error_style_.yellow, error_style_.off, text);
+  const std::string line =
+      fmt::format("{}warning:{} {}\n", error_style_.yellow, error_style_.off, text);
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
@@ -104,7 +106,8 @@ Status WriteFileAtomically(const std::string& path, std::string_view text) {
   if (kind == std::filesystem::file_type::directory) {
     return InvalidInput(fmt::format("cannot write '{}': it is a folder; name a file in it", path));
   }
-  const bool plain = kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found;
+  const bool plain =
+      kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found;
   if (!plain) return WriteAll(path, text);
   const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
   Status status = WriteAll(temporary, text);

@@ -1,11 +1,11 @@
-// What a command shows: text for people or JSON for machines on standard output; the rest on standard error.
+// What a command shows: text for people or JSON for machines on standard output; the rest on
+// standard error.
 #pragma once
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "topologies/status.h"
 

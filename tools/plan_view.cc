@@ -44,8 +44,9 @@ std::string LayersText(const StageRef& s) {
   int64_t count = 0;
   for (const planner::LayerRange& r : RangesOf(s)) {
     count += r.layer_count;
-    parts.push_back(r.layer_count == 1 ? std::to_string(r.first_layer)
-                                       : fmt::format("{}-{}", r.first_layer, r.first_layer + r.layer_count - 1));
+    parts.push_back(r.layer_count == 1
+                        ? std::to_string(r.first_layer)
+                        : fmt::format("{}-{}", r.first_layer, r.first_layer + r.layer_count - 1));
   }
   if (parts.size() > 4) parts = {parts[0], parts[1], "...", parts.back()};
   return fmt::format("{} ({})", count, fmt::join(parts, ", "));
@@ -67,63 +68,79 @@ int64_t PeakBytes(const Prediction& prediction) {
 std::string PlanText(const Plan& plan, const Style& style) {
   const ModulePlan& m = plan.modules.front();
   Table table({"", ""});
-  table.Row({"model", fmt::format("{}, {} parameters", plan.model.name, Thousands(planner::TotalParameters(plan.model)))});
-  table.Row({"cluster", fmt::format("{}, {} of its devices", plan.cluster_name, Thousands(plan.world_size()))});
-  table.Row({"batch", fmt::format("{} sequences x {} tokens = {} tokens a step; {} micro-batches of {}",
-                                  Thousands(plan.global_batch), Thousands(plan.sequence),
-                                  Thousands(plan.global_batch * plan.sequence), Thousands(plan.micro_batches),
-                                  plan.micro_batch)});
-  table.Row({"split", fmt::format("tensor {}{}, pipeline {}{}, data {}{}{}{}", m.tp,
-                                  m.sequence_parallel ? " with sequence parallelism" : "", m.pp,
-                                  m.virtual_stages > 1 ? fmt::format(" x {} chunks", m.virtual_stages) : "", m.dp,
-                                  m.sharding == planner::Sharding::kZero1 ? " with ZeRO-1" : "",
-                                  m.cp > 1 ? fmt::format(", context {}", m.cp) : "",
-                                  m.ep > 1 ? fmt::format(", expert {}", m.ep) : "")});
+  table.Row({"model", fmt::format("{}, {} parameters", plan.model.name,
+                                  Thousands(planner::TotalParameters(plan.model)))});
+  table.Row({"cluster", fmt::format("{}, {} of its devices", plan.cluster_name,
+                                    Thousands(plan.world_size()))});
+  table.Row(
+      {"batch", fmt::format("{} sequences x {} tokens = {} tokens a step; {} micro-batches of {}",
+                            Thousands(plan.global_batch), Thousands(plan.sequence),
+                            Thousands(plan.global_batch * plan.sequence),
+                            Thousands(plan.micro_batches), plan.micro_batch)});
+  table.Row({"split",
+             fmt::format("tensor {}{}, pipeline {}{}, data {}{}{}{}", m.tp,
+                         m.sequence_parallel ? " with sequence parallelism" : "", m.pp,
+                         m.virtual_stages > 1 ? fmt::format(" x {} chunks", m.virtual_stages) : "",
+                         m.dp, m.sharding == planner::Sharding::kZero1 ? " with ZeRO-1" : "",
+                         m.cp > 1 ? fmt::format(", context {}", m.cp) : "",
+                         m.ep > 1 ? fmt::format(", expert {}", m.ep) : "")});
   table.Row({"schedule", planner::ToString(plan.schedule)});
-  table.Row({"arithmetic", fmt::format("{}, {}", planner::ToString(plan.dtype), planner::ToString(plan.optimizer))});
+  table.Row({"arithmetic", fmt::format("{}, {}", planner::ToString(plan.dtype),
+                                       planner::ToString(plan.optimizer))});
   if (m.kv_copies > 1) {
-    table.Row({"key-value heads", fmt::format("each one on {} tensor ranks, their gradients are summed", m.kv_copies)});
+    table.Row(
+        {"key-value heads",
+         fmt::format("each one on {} tensor ranks, their gradients are summed", m.kv_copies)});
   }
   return HeadingText("plan " + planner::ShortName(plan), style) + table.ToText(style);
 }
 
 std::string StagesText(const Plan& plan, const Prediction& prediction,
                        const std::vector<int64_t>& device_bytes, const Style& style) {
-  Table table({"stage", "layers", "recompute", "parameters", "gradients", "optimizer", "saved (slots)", "scratch",
-               "buffers", "outside", "total", "of device", "busy time"});
+  Table table({"stage", "layers", "recompute", "parameters", "gradients", "optimizer",
+               "saved (slots)", "scratch", "buffers", "outside", "total", "of device",
+               "busy time"});
   for (const StageRef& s : StagesOf(plan)) {
     if (s.index >= prediction.memory.size()) break;
     const MemoryBreakdown& m = prediction.memory[s.index];
-    const std::string name = plan.modules.size() > 1 ? fmt::format("{} {}", s.module.module, s.stage)
-                                                     : std::to_string(s.stage);
-    table.Row({name, LayersText(s), planner::ToString(s.module.recompute[static_cast<size_t>(s.stage)]),
-               BytesText(m.parameters), BytesText(m.gradients), BytesText(m.optimizer),
-               fmt::format("{} ({})", BytesText(m.saved), m.slots), BytesText(m.scratch),
-               BytesText(m.communication + m.io), BytesText(m.outside), BytesText(m.total()),
-               s.index < device_bytes.size() ? ShareText(m.total(), device_bytes[s.index]) : "",
-               s.index < prediction.stage_time_s.size() ? SecondsText(prediction.stage_time_s[s.index]) : ""});
+    const std::string name = plan.modules.size() > 1
+                                 ? fmt::format("{} {}", s.module.module, s.stage)
+                                 : std::to_string(s.stage);
+    table.Row(
+        {name, LayersText(s), planner::ToString(s.module.recompute[static_cast<size_t>(s.stage)]),
+         BytesText(m.parameters), BytesText(m.gradients), BytesText(m.optimizer),
+         fmt::format("{} ({})", BytesText(m.saved), m.slots), BytesText(m.scratch),
+         BytesText(m.communication + m.io), BytesText(m.outside), BytesText(m.total()),
+         s.index < device_bytes.size() ? ShareText(m.total(), device_bytes[s.index]) : "",
+         s.index < prediction.stage_time_s.size() ? SecondsText(prediction.stage_time_s[s.index])
+                                                  : ""});
   }
   return HeadingText("stages, memory of one rank", style) + table.ToText(style);
 }
 
-std::string PredictionText(const Plan& plan, const Prediction& p, const cost::DeviceProfile& profile,
-                           const Style& style) {
+std::string PredictionText(const Plan& plan, const Prediction& p,
+                           const cost::DeviceProfile& profile, const Style& style) {
   Table table({"", "", ""});
-  table.Row({"step time", SecondsText(p.step_time_s), "simulated with the profile " + profile.name});
+  table.Row(
+      {"step time", SecondsText(p.step_time_s), "simulated with the profile " + profile.name});
   table.Row({"tokens/s a GPU", NumberText(p.tokens_per_s_per_gpu),
              fmt::format("tokens of a step / step time / {} ranks", Thousands(plan.world_size()))});
-  table.Row({"tokens/s", NumberText(p.tokens_per_s_per_gpu * static_cast<double>(plan.world_size())), "of all ranks"});
+  table.Row({"tokens/s",
+             NumberText(p.tokens_per_s_per_gpu * static_cast<double>(plan.world_size())),
+             "of all ranks"});
   table.Row({"model TFLOP/s a GPU", NumberText(p.model_tflops_per_gpu),
              "6 x matrix parameters x tokens + attention (causal: half), nothing recomputed"});
   table.Row({"MFU", p.mfu > 0 ? PercentText(p.mfu) : "unknown",
              profile.cpu ? "of the fastest measured matrix product of the cores that a rank has"
                          : "of the dense " + planner::ToString(plan.dtype) + " peak"});
-  table.Row({"pipeline bubble", PercentText(p.bubble_fraction), "1 - busy compute time / (stages x step time)"});
+  table.Row({"pipeline bubble", PercentText(p.bubble_fraction),
+             "1 - busy compute time / (stages x step time)"});
   table.Row({"memory, fullest rank", BytesText(PeakBytes(p)), ""});
   return HeadingText("prediction", style) + table.ToText(style);
 }
 
-std::string ListText(const std::string& heading, const std::vector<std::string>& lines, const Style& style) {
+std::string ListText(const std::string& heading, const std::vector<std::string>& lines,
+                     const Style& style) {
   if (lines.empty()) return "";
   std::string text = HeadingText(heading, style);
   for (const std::string& line : lines) text += "  - " + line + "\n";
@@ -131,18 +148,27 @@ std::string ListText(const std::string& heading, const std::vector<std::string>&
 }
 
 json MemoryJson(const MemoryBreakdown& m) {
-  return {{"parameters", m.parameters}, {"gradients", m.gradients}, {"optimizer", m.optimizer},
-          {"saved", m.saved},           {"scratch", m.scratch},     {"communication", m.communication},
-          {"io", m.io},                 {"outside", m.outside},     {"arena", m.arena()},
-          {"total", m.total()},         {"slots", m.slots}};
+  return {{"parameters", m.parameters},
+          {"gradients", m.gradients},
+          {"optimizer", m.optimizer},
+          {"saved", m.saved},
+          {"scratch", m.scratch},
+          {"communication", m.communication},
+          {"io", m.io},
+          {"outside", m.outside},
+          {"arena", m.arena()},
+          {"total", m.total()},
+          {"slots", m.slots}};
 }
 
-json StagesJson(const Plan& plan, const Prediction& prediction, const std::vector<int64_t>& device_bytes) {
+json StagesJson(const Plan& plan, const Prediction& prediction,
+                const std::vector<int64_t>& device_bytes) {
   json stages = json::array();
   for (const StageRef& s : StagesOf(plan)) {
-    json stage = {{"module", s.module.module},
-                  {"stage", s.stage},
-                  {"recompute", planner::ToString(s.module.recompute[static_cast<size_t>(s.stage)])}};
+    json stage = {
+        {"module", s.module.module},
+        {"stage", s.stage},
+        {"recompute", planner::ToString(s.module.recompute[static_cast<size_t>(s.stage)])}};
     int64_t layers = 0;
     json ranges = json::array();
     for (const planner::LayerRange& r : RangesOf(s)) {
@@ -151,9 +177,11 @@ json StagesJson(const Plan& plan, const Prediction& prediction, const std::vecto
     }
     stage["layers"] = layers;
     stage["layer_ranges"] = std::move(ranges);
-    if (s.index < prediction.memory.size()) stage["memory"] = MemoryJson(prediction.memory[s.index]);
+    if (s.index < prediction.memory.size())
+      stage["memory"] = MemoryJson(prediction.memory[s.index]);
     if (s.index < device_bytes.size()) stage["device_bytes"] = device_bytes[s.index];
-    if (s.index < prediction.stage_time_s.size()) stage["busy_time_s"] = prediction.stage_time_s[s.index];
+    if (s.index < prediction.stage_time_s.size())
+      stage["busy_time_s"] = prediction.stage_time_s[s.index];
     stages.push_back(std::move(stage));
   }
   return stages;

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdio>
+#include <optional>
 #include <set>
 
 #include "planner/predict/prices.h"
@@ -27,7 +28,8 @@ std::optional<std::string> OutputOf(const std::string& command) {
   std::string text;
   std::array<char, 4096> buffer{};
   size_t n = 0;
-  while (text.size() < kMaxCommandBytes && (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
+  while (text.size() < kMaxCommandBytes &&
+         (n = std::fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
     text.append(buffer.data(), n);
   }
   return pclose(pipe) == 0 ? std::optional<std::string>(text) : std::nullopt;
@@ -46,8 +48,10 @@ Result<topologies::Cluster> LocalCluster(const ClusterOptions& options) {
 
 Result<Machine> CpuMachineFor(const ClusterOptions& options, int64_t ranks_wanted, Output& output) {
   if (options.nodes.value_or(1) != 1) {
-    return InvalidInput(fmt::format("--nodes {}: CPU ranks are on this machine alone; leave --nodes out and "
-                                    "say with --gpus how many ranks", *options.nodes));
+    return InvalidInput(
+        fmt::format("--nodes {}: CPU ranks are on this machine alone; leave --nodes out and "
+                    "say with --gpus how many ranks",
+                    *options.nodes));
   }
   if (!options.gpu.empty()) return InvalidInput("--gpu: CPU ranks have no GPU; leave it out");
   MW_ASSIGN_OR_RETURN(CpuMachine cpu, ThisCpu(output));
@@ -61,9 +65,10 @@ Result<Machine> CpuMachineFor(const ClusterOptions& options, int64_t ranks_wante
 }  // namespace
 
 void ClusterOptions::Declare(OptionSet& options) {
-  options.Text("--cluster", &cluster, "C",
-               "a YAML file, a shipped name (dgx-h100 ...), a capture of 'nvidia-smi topo -m', 'local' (the "
-               "GPUs of this machine) or 'cpu' (CPU ranks of this machine)");
+  options.Text(
+      "--cluster", &cluster, "C",
+      "a YAML file, a shipped name (dgx-h100 ...), a capture of 'nvidia-smi topo -m', 'local' (the "
+      "GPUs of this machine) or 'cpu' (CPU ranks of this machine)");
   options.Int("--nodes", &nodes, {1, 1 << 20}, "equal hosts; default: as the cluster says");
   options.Text("--gpu", &gpu, "MODEL", "GPU model of a topology capture that does not name it");
   options.Int("--gpus", &gpus, {1, 1 << 20},
@@ -74,18 +79,22 @@ void ClusterOptions::Declare(OptionSet& options) {
 Result<std::string> LocalTopology() {
   const auto matrix = OutputOf("nvidia-smi topo -m 2>/dev/null");
   if (!matrix) {
-    return NotFound("local: 'nvidia-smi topo -m' does not run on this machine, so it has no NVIDIA GPUs or no "
-                    "driver; use 'cpu' for CPU ranks, a shipped name, or a capture from another machine");
+    return NotFound(
+        "local: 'nvidia-smi topo -m' does not run on this machine, so it has no NVIDIA GPUs or no "
+        "driver; use 'cpu' for CPU ranks, a shipped name, or a capture from another machine");
   }
   return OutputOf("nvidia-smi -L 2>/dev/null").value_or("") + "\n" + *matrix;
 }
 
 Result<cost::DeviceProfile> ProfileOf(const topologies::Cluster& cluster, Output& output) {
   std::set<std::string> names;
-  for (const topologies::HostGroup& group : cluster.spec().hosts) names.insert(group.host.device.profile);
+  for (const topologies::HostGroup& group : cluster.spec().hosts)
+    names.insert(group.host.device.profile);
   if (names.size() != 1) {
-    return Unsupported(fmt::format("cluster '{}' has unlike devices ({}); plans are for one kind of device: "
-                                   "describe the hosts of one kind", cluster.name(), fmt::join(names, ", ")));
+    return Unsupported(
+        fmt::format("cluster '{}' has unlike devices ({}); plans are for one kind of device: "
+                    "describe the hosts of one kind",
+                    cluster.name(), fmt::join(names, ", ")));
   }
   if (cluster.Device(0).kind == topologies::DeviceKind::kCpu) {
     MW_ASSIGN_OR_RETURN(CpuMachine cpu, ThisCpu(output));
@@ -94,18 +103,22 @@ Result<cost::DeviceProfile> ProfileOf(const topologies::Cluster& cluster, Output
   return cost::LoadDeviceProfile(*names.begin());
 }
 
-Result<Machine> ResolveMachine(const ClusterOptions& options, int64_t ranks_wanted, Output& output) {
+Result<Machine> ResolveMachine(const ClusterOptions& options, int64_t ranks_wanted,
+                               Output& output) {
   if (options.cluster == "cpu") return CpuMachineFor(options, ranks_wanted, output);
   topologies::ResolveOptions resolve;
   if (options.nodes) resolve.nodes = static_cast<int>(*options.nodes);
   resolve.gpu = options.gpu;
   MW_ASSIGN_OR_RETURN(topologies::Cluster cluster,
-                      options.cluster == "local" ? LocalCluster(options)
-                                                 : topologies::ResolveCluster(options.cluster, resolve));
+                      options.cluster == "local"
+                          ? LocalCluster(options)
+                          : topologies::ResolveCluster(options.cluster, resolve));
   const int64_t gpus = options.gpus.value_or(cluster.device_count());
   if (options.nodes && gpus > cluster.device_count()) {
-    return InvalidInput(fmt::format("--gpus {}: {} nodes have {} GPUs; leave --nodes out, or ask for at most {} "
-                                    "GPUs", gpus, *options.nodes, cluster.device_count(), cluster.device_count()));
+    return InvalidInput(
+        fmt::format("--gpus {}: {} nodes have {} GPUs; leave --nodes out, or ask for at most {} "
+                    "GPUs",
+                    gpus, *options.nodes, cluster.device_count(), cluster.device_count()));
   }
   if (options.gpus && !options.nodes) {
     MW_ASSIGN_OR_RETURN(cluster, cluster.WithDevices(gpus));

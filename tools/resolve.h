@@ -36,10 +36,12 @@ struct Machine {
 /// `ranks_wanted`: how many the split asks for; used for `cpu` without --gpus, 0: one a core.
 Result<Machine> ResolveMachine(const ClusterOptions& options, int64_t ranks_wanted, Output& output);
 
-/// What `nvidia-smi -L` and `nvidia-smi topo -m` print on this machine. NotFound without NVIDIA GPUs.
+/// What `nvidia-smi -L` and `nvidia-smi topo -m` print on this machine. NotFound without NVIDIA
+/// GPUs.
 Result<std::string> LocalTopology();
 
-/// Profile of the cluster's devices; CPU ranks get that of this machine. kUnsupported for unlike devices.
+/// Profile of the cluster's devices; CPU ranks get that of this machine. kUnsupported for unlike
+/// devices.
 Result<cost::DeviceProfile> ProfileOf(const topologies::Cluster& cluster, Output& output);
 
 /// Prices of a profile for plans of one dtype.

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
+#include <optional>
 
 #include "runtime/mpi_communicator.h"
 #include "runtime/run.h"
@@ -34,7 +36,8 @@ JobSummary SummaryOf(const RunSummary& first) {
 }
 
 /// `own` of every rank; all ranks pass equally many.
-Result<std::vector<int64_t>> GatherNumbers(runtime::Communicator& world, const std::vector<int64_t>& own) {
+Result<std::vector<int64_t>> GatherNumbers(runtime::Communicator& world,
+                                           const std::vector<int64_t>& own) {
   std::vector<int64_t> all(own.size() * static_cast<size_t>(world.size()));
   MW_RETURN_IF_ERROR(world.AllGather(reinterpret_cast<const std::byte*>(own.data()),
                                      reinterpret_cast<std::byte*>(all.data()),
@@ -49,7 +52,8 @@ Result<std::vector<TraceRow>> GatherTrace(runtime::Communicator& world, const Pr
                                           const std::vector<TraceRow>& own, int64_t most_rows) {
   std::vector<int64_t> numbers;
   numbers.reserve(static_cast<size_t>(most_rows) * kNumbersOfRow);
-  for (const TraceRow& row : own) numbers.insert(numbers.end(), {row.step, row.task, row.start_ns, row.end_ns});
+  for (const TraceRow& row : own)
+    numbers.insert(numbers.end(), {row.step, row.task, row.start_ns, row.end_ns});
   numbers.resize(static_cast<size_t>(most_rows) * kNumbersOfRow, -1);
   MW_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherNumbers(world, numbers));
   std::vector<TraceRow> rows;
@@ -99,7 +103,8 @@ int64_t TraceRowsOf(const Programs& programs, int64_t steps) {
 
 Result<JobSummary> RunThreadsJob(const Programs& programs, runtime::DataSource& data,
                                  const runtime::RunOptions& options) {
-  MW_ASSIGN_OR_RETURN(std::vector<RunSummary> ranks, runtime::RunOnThreads(programs, data, options));
+  MW_ASSIGN_OR_RETURN(std::vector<RunSummary> ranks,
+                      runtime::RunOnThreads(programs, data, options));
   JobSummary job = SummaryOf(ranks.front());
   for (RunSummary& rank : ranks) {
     job.planned_bytes = std::max(job.planned_bytes, rank.planned_bytes);
@@ -117,12 +122,14 @@ Result<JobSummary> RunMpiJob(const Programs& programs, runtime::DataSource& data
   MW_ASSIGN_OR_RETURN(const auto session, runtime::MpiSession::Start({options.deadline_s}));
   runtime::Communicator& world = session->world();
   if (static_cast<size_t>(world.size()) != programs.ranks.size()) {
-    return InvalidInput(fmt::format("the job has {} processes, the plan {} ranks; start it with mpirun -n {}",
-                                    world.size(), programs.ranks.size(), programs.ranks.size()));
+    return InvalidInput(
+        fmt::format("the job has {} processes, the plan {} ranks; start it with mpirun -n {}",
+                    world.size(), programs.ranks.size(), programs.ranks.size()));
   }
   MW_ASSIGN_OR_RETURN(const RunSummary own, runtime::RunOnMpi(*session, programs, data, options));
   JobSummary job = SummaryOf(own);
-  const std::vector<int64_t> facts = {own.planned_bytes, own.arena_bytes, static_cast<int64_t>(own.trace.size())};
+  const std::vector<int64_t> facts = {own.planned_bytes, own.arena_bytes,
+                                      static_cast<int64_t>(own.trace.size())};
   MW_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherNumbers(world, facts));
   int64_t most_rows = 0;
   for (size_t i = 0; i < all.size(); i += facts.size()) {

@@ -1,4 +1,5 @@
-// One training job on CPU ranks: threads of this process, or this process as one rank of an MPI job.
+// One training job on CPU ranks: threads of this process, or this process as one rank of an MPI
+// job.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +39,8 @@ int64_t TraceRowsOf(const planner::Programs& programs, int64_t steps);
 Result<JobSummary> RunThreadsJob(const planner::Programs& programs, runtime::DataSource& data,
                                  const runtime::RunOptions& options);
 
-/// This process's rank; all processes return the summary of the whole job. kInvalidInput when the job
-/// has another number of processes than the programs have ranks.
+/// This process's rank; all processes return the summary of the whole job. kInvalidInput when the
+/// job has another number of processes than the programs have ranks.
 Result<JobSummary> RunMpiJob(const planner::Programs& programs, runtime::DataSource& data,
                              const runtime::RunOptions& options);
 

@@ -14,7 +14,9 @@ namespace {
 using nlohmann::json;
 
 /// JSON has no NaN: what was not read back is null.
-json NumberJson(double value) { return std::isfinite(value) ? json(value) : json(); }
+json NumberJson(double value) {
+  return std::isfinite(value) ? json(value) : json();
+}
 
 json NumbersJson(const std::vector<double>& values) {
   json list = json::array();
@@ -35,14 +37,16 @@ int64_t PredictedArena(const planner::Prediction& predicted) {
 }  // namespace
 
 std::string StepText(const runtime::StepReport& r, int64_t steps) {
-  return fmt::format("step {} of {}  loss {:.4f}  grad norm {:.4g}  lr {:.3g}  {} tokens/s", r.step + 1, steps, r.loss,
-                     r.grad_norm, r.learning_rate, NumberText(r.tokens_per_s));
+  return fmt::format("step {} of {}  loss {:.4f}  grad norm {:.4g}  lr {:.3g}  {} tokens/s",
+                     r.step + 1, steps, r.loss, r.grad_norm, r.learning_rate,
+                     NumberText(r.tokens_per_s));
 }
 
 json StepJson(const runtime::StepReport& r) {
   json times = json::object();
   for (size_t kind = 0; kind < r.busy_s.size(); ++kind) {
-    if (r.busy_s[kind] > 0) times[planner::ToString(static_cast<planner::TaskKind>(kind))] = r.busy_s[kind];
+    if (r.busy_s[kind] > 0)
+      times[planner::ToString(static_cast<planner::TaskKind>(kind))] = r.busy_s[kind];
   }
   return {{"step", r.step + 1},
           {"loss", NumberJson(r.loss)},
@@ -74,30 +78,35 @@ json JobJson(const JobSummary& job, const planner::Prediction& predicted) {
   return d;
 }
 
-std::string JobText(const JobSummary& job, const planner::Plan& plan, const planner::Prediction& predicted,
-                    const Style& style) {
+std::string JobText(const JobSummary& job, const planner::Plan& plan,
+                    const planner::Prediction& predicted, const Style& style) {
   const double measured = MedianStepTime(job);
   std::string text;
   if (!job.losses.empty()) {
-    text += fmt::format("{}{}{} steps of {}: loss {:.4f} -> {:.4f} nats a token\n", style.bold, job.losses.size(),
-                        style.off, planner::ShortName(plan), job.losses.front(), job.losses.back());
+    text += fmt::format("{}{}{} steps of {}: loss {:.4f} -> {:.4f} nats a token\n", style.bold,
+                        job.losses.size(), style.off, planner::ShortName(plan), job.losses.front(),
+                        job.losses.back());
   }
   Table table({"", "predicted", "measured", "deviation"});
   const double tokens = static_cast<double>(plan.global_batch) * static_cast<double>(plan.sequence);
   if (predicted.step_time_s > 0) {
     table.Row({"step time (median)", SecondsText(predicted.step_time_s), SecondsText(measured),
                Deviation(predicted.step_time_s, measured)});
-    table.Row({"tokens/s, all ranks", NumberText(tokens / predicted.step_time_s), NumberText(tokens / measured),
+    table.Row({"tokens/s, all ranks", NumberText(tokens / predicted.step_time_s),
+               NumberText(tokens / measured),
                Deviation(tokens / predicted.step_time_s, tokens / measured)});
   } else {
     table.Row({"step time (median)", "-", SecondsText(measured), ""});
     table.Row({"tokens/s, all ranks", "-", NumberText(tokens / measured), ""});
   }
   const int64_t arena = PredictedArena(predicted);
-  table.Row({"memory, fullest rank", arena > 0 ? BytesText(arena) : BytesText(job.planned_bytes), BytesText(job.arena_bytes),
-             Deviation(static_cast<double>(arena > 0 ? arena : job.planned_bytes), static_cast<double>(job.arena_bytes))});
+  table.Row({"memory, fullest rank", arena > 0 ? BytesText(arena) : BytesText(job.planned_bytes),
+             BytesText(job.arena_bytes),
+             Deviation(static_cast<double>(arena > 0 ? arena : job.planned_bytes),
+                       static_cast<double>(job.arena_bytes))});
   text += table.ToText(style);
-  if (predicted.step_time_s <= 0) text += "  no prediction: the plan is for other devices than this machine's CPU ranks\n";
+  if (predicted.step_time_s <= 0)
+    text += "  no prediction: the plan is for other devices than this machine's CPU ranks\n";
   return text;
 }
 

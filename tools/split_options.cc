@@ -12,9 +12,12 @@ constexpr IntRange kAxis = {1, 1 << 20};
 }  // namespace
 
 void SplitOptions::Declare(OptionSet& options) {
-  options.Text("--model", &model, "M", "a shipped name (llama-3-8b ...), our YAML, or a Hugging Face config.json");
-  options.Int("--global-batch", &global_batch, {1, int64_t{1} << 30}, "sequences in one optimizer step");
-  options.Int("--seq", &sequence, {1, int64_t{1} << 24}, "tokens in a sequence; default: the model's maximum");
+  options.Text("--model", &model, "M",
+               "a shipped name (llama-3-8b ...), our YAML, or a Hugging Face config.json");
+  options.Int("--global-batch", &global_batch, {1, int64_t{1} << 30},
+              "sequences in one optimizer step");
+  options.Int("--seq", &sequence, {1, int64_t{1} << 24},
+              "tokens in a sequence; default: the model's maximum");
   options.Require("--model");
   options.Require("--global-batch");
   options.Heading("How the model is split");
@@ -22,15 +25,21 @@ void SplitOptions::Declare(OptionSet& options) {
   options.Int("--cp", &cp, kAxis, "context parallel ranks");
   options.Int("--ep", &ep, kAxis, "expert parallel ranks");
   options.Int("--pp", &pp, {1, 4096}, "pipeline stages");
-  options.Int("--vpp", &virtual_stages, {1, 1024}, "model chunks of each pipeline stage (interleaved schedule)");
+  options.Int("--vpp", &virtual_stages, {1, 1024},
+              "model chunks of each pipeline stage (interleaved schedule)");
   options.Int("--dp", &dp, kAxis, "data parallel ranks; default: GPUs / (tp pp cp ep)");
   options.Int("--micro-batch", &micro_batch, {1, 1 << 20}, "sequences in a micro-batch");
   options.Ints("--layers", &layers, {1, 1 << 20}, "layers of each (virtual) stage, in order");
-  options.Int("--vocab-quantum", &vocab_quantum, {1, 1 << 20}, "the vocabulary is padded to a multiple of this times tp");
-  options.Choice("--recompute", &recompute, {"none", "selective", "full"}, "activations computed again in backward");
-  options.Choice("--zero", &zero, {"0", "1", "none", "zero1"}, "1: optimizer states are cut over data parallel ranks");
-  options.Choice("--sp", &sequence_parallel, {"on", "off"}, "sequence parallelism inside tensor groups; default: on where legal");
-  options.Choice("--dtype", &dtype, {"bf16", "fp32", "fp64"}, "of the arithmetic; default: bf16 on GPUs, fp32 on CPU ranks");
+  options.Int("--vocab-quantum", &vocab_quantum, {1, 1 << 20},
+              "the vocabulary is padded to a multiple of this times tp");
+  options.Choice("--recompute", &recompute, {"none", "selective", "full"},
+                 "activations computed again in backward");
+  options.Choice("--zero", &zero, {"0", "1", "none", "zero1"},
+                 "1: optimizer states are cut over data parallel ranks");
+  options.Choice("--sp", &sequence_parallel, {"on", "off"},
+                 "sequence parallelism inside tensor groups; default: on where legal");
+  options.Choice("--dtype", &dtype, {"bf16", "fp32", "fp64"},
+                 "of the arithmetic; default: bf16 on GPUs, fp32 on CPU ranks");
   options.Choice("--optimizer", &optimizer, {"adamw", "sgd"}, "decides the optimizer's memory");
   options.Heading("");
 }
@@ -42,19 +51,24 @@ int64_t SplitOptions::ranks() const {
 Result<int64_t> SplitOptions::DataParallel(const Machine& machine) const {
   const int64_t gpus = machine.gpus;
   const int64_t inner = tp.value_or(1) * cp.value_or(1) * ep.value_or(1) * pp.value_or(1);
-  const std::string axes = fmt::format("tp {} x pp {} x cp {} x ep {}", tp.value_or(1), pp.value_or(1),
-                                       cp.value_or(1), ep.value_or(1));
+  const std::string axes = fmt::format("tp {} x pp {} x cp {} x ep {}", tp.value_or(1),
+                                       pp.value_or(1), cp.value_or(1), ep.value_or(1));
   const topologies::Cluster& cluster = machine.cluster;
-  const std::string there = fmt::format("{} of the {} devices ({} hosts) of cluster '{}'", gpus, cluster.device_count(),
-                                        cluster.host_count(), cluster.name());
+  const std::string there =
+      fmt::format("{} of the {} devices ({} hosts) of cluster '{}'", gpus, cluster.device_count(),
+                  cluster.host_count(), cluster.name());
   if (dp) {
     if (inner * *dp <= gpus) return *dp;
-    return Infeasible(fmt::format("{} x dp {} needs {} devices, there are {}; pass --gpus {} (hosts are added) or "
-                                  "make an axis smaller", axes, *dp, inner * *dp, there, inner * *dp));
+    return Infeasible(fmt::format(
+        "{} x dp {} needs {} devices, there are {}; pass --gpus {} (hosts are added) or "
+        "make an axis smaller",
+        axes, *dp, inner * *dp, there, inner * *dp));
   }
   if (inner <= gpus && gpus % inner == 0) return gpus / inner;
-  return Infeasible(fmt::format("{} = {} does not divide {} (remainder {}); pass --gpus with a multiple of {}, more "
-                                "--nodes, or other axes", axes, inner, there, gpus % inner, inner));
+  return Infeasible(fmt::format(
+      "{} = {} does not divide {} (remainder {}); pass --gpus with a multiple of {}, more "
+      "--nodes, or other axes",
+      axes, inner, there, gpus % inner, inner));
 }
 
 planner::DType SplitOptions::DTypeOn(bool cpu) const {
@@ -104,7 +118,8 @@ Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const 
 
 int64_t MaxSequence(const planner::ModelSpec& model) {
   int64_t longest = 0;
-  for (const planner::ModuleSpec& module : model.modules) longest = std::max(longest, module.max_positions);
+  for (const planner::ModuleSpec& module : model.modules)
+    longest = std::max(longest, module.max_positions);
   return longest;
 }
 

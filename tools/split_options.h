@@ -28,7 +28,8 @@ struct SplitOptions {
 
   /// tp x cp x ep x pp x dp with 1 for what is not held.
   int64_t ranks() const;
-  /// dp, or what the other axes leave of the machine's GPUs. kInfeasible when they do not divide them.
+  /// dp, or what the other axes leave of the machine's GPUs. kInfeasible when they do not divide
+  /// them.
   Result<int64_t> DataParallel(const Machine& machine) const;
   planner::DType DTypeOn(bool cpu) const;  ///< default: bf16 on GPUs, fp32 on CPU ranks
   std::optional<planner::Recompute> HeldRecompute() const;

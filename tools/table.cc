@@ -53,7 +53,8 @@ std::string Table::ToText(const Style& style, int indent) const {
     return text;
   };
   std::string text;
-  const bool headed = std::any_of(head_.begin(), head_.end(), [](const auto& h) { return !h.empty(); });
+  const bool headed =
+      std::any_of(head_.begin(), head_.end(), [](const auto& h) { return !h.empty(); });
   if (headed) text += style.dim + line(head_) + style.off + "\n";
   for (const auto& row : rows_) text += line(row) + "\n";
   return text;
@@ -99,7 +100,9 @@ std::string NumberText(double value) {
   return ThreeDigits(value);
 }
 
-std::string PercentText(double ratio) { return fmt::format("{:.1f} %", ratio * 100); }
+std::string PercentText(double ratio) {
+  return fmt::format("{:.1f} %", ratio * 100);
+}
 
 std::string HeadingText(const std::string& text, const Style& style) {
   return style.bold + text + style.off + "\n";

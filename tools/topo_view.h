@@ -1,10 +1,9 @@
 // Captures and clusters as text and JSON.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
-
-#include <nlohmann/json_fwd.hpp>
 
 #include "tools/output.h"
 #include "topologies/cluster.h"

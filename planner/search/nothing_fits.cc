@@ -205,10 +205,8 @@ Status NothingFits(Context& context, const std::vector<Record>& records) {
   const auto changes = Changes(context).Find(s.peak());
   return Infeasible(fmt::format(
       "{}: the nearest split is {} with recompute {}; there stage {} needs {} and its devices have "
-      "{}: "
-      "parameters {}, gradients {}, optimizer {}, saved activations {} ({} in flight), scratch {}, "
-      "messages "
-      "{}, labels {}, context and libraries {}. {}",
+      "{}: parameters {}, gradients {}, optimizer {}, saved activations {} ({} in flight), scratch "
+      "{}, messages {}, labels {}, context and libraries {}. {}",
       head, NameOf(nearest.record->configuration), ToString(s.stages[stage].recompute), stage,
       GiB(m.total()), GiB(s.limits[stage]), GiB(m.parameters), GiB(m.gradients), GiB(m.optimizer),
       GiB(m.saved), m.slots, GiB(m.scratch), GiB(m.communication), GiB(m.io), GiB(m.outside),

@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "bug_reports_plan.h"
 #include "planner/lower/lower.h"
 #include "planner/predict/model_flops.h"
 #include "planner/search/memory.h"
+#include "tests/planner/bug_reports_plan.h"
 
 namespace meshwright::planner {
 namespace {

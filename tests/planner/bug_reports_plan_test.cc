@@ -1,6 +1,6 @@
 // Public failure reports that legality and the search cover: each gets its right answer or a clear
 // error. Numbers in the names are those of the reports.
-#include "bug_reports_plan.h"
+#include "tests/planner/bug_reports_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

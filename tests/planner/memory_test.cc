@@ -8,7 +8,7 @@
 
 #include "planner/lower/lower.h"
 #include "planner/lower/schedule.h"
-#include "search_cases.h"
+#include "tests/planner/search_cases.h"
 
 namespace meshwright::planner {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "planner/ir/plan.h"
 #include "planner/lower/make_plan.h"
-#include "search_cases.h"
+#include "tests/planner/search_cases.h"
 #include "topologies/cluster_io.h"
 
 namespace meshwright::planner {

@@ -20,7 +20,7 @@
 #include "planner/lower/tasks.h"
 #include "planner/predict/predict.h"
 #include "planner/search/find_plans.h"
-#include "search_cases.h"
+#include "tests/planner/search_cases.h"
 #include "topologies/cluster.h"
 
 namespace meshwright::planner {

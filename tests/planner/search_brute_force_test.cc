@@ -1,5 +1,5 @@
 // The search equals brute force, whatever the order and the threads.
-#include "search_brute_force.h"
+#include "tests/planner/search_brute_force.h"
 
 #include <gtest/gtest.h>
 

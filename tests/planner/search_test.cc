@@ -9,7 +9,7 @@
 #include "planner/lower/lower.h"
 #include "planner/predict/predict.h"
 #include "planner/search/find_plans.h"
-#include "search_cases.h"
+#include "tests/planner/search_cases.h"
 #include "topologies/cluster_io.h"
 
 namespace meshwright::planner {

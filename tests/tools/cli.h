@@ -66,20 +66,24 @@ class CliTest : public ::testing::Test {
   /// `command` goes through the shell; "meshwright" in front is the built binary.
   CliResult Shell(const std::string& command) const {
     const std::string out = Path("stdout"), err = Path("stderr");
-    const int status = std::system(("( " + command + " ) >" + out + " 2>" + err + " </dev/null").c_str());
+    const int status =
+        std::system(("( " + command + " ) >" + out + " 2>" + err + " </dev/null").c_str());
     CliResult result;
     result.exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     result.out = ReadFile(out);
     result.err = ReadFile(err);
     return result;
   }
-  CliResult Meshwright(const std::string& arguments) const { return Shell(Binary() + " " + arguments); }
+  CliResult Meshwright(const std::string& arguments) const {
+    return Shell(Binary() + " " + arguments);
+  }
   static std::string Binary() { return MESHWRIGHT_BINARY; }
 
   /// A plan file for CPU ranks of the tiny GPT with a short sequence.
   std::string TinyPlan(const std::string& axes, const std::string& name = "plan.json") const {
-    const CliResult result = Meshwright("plan --model gpt-tiny --cluster cpu --global-batch 4 --seq 32 " + axes +
-                                        " -o " + Path(name));
+    const CliResult result =
+        Meshwright("plan --model gpt-tiny --cluster cpu --global-batch 4 --seq 32 " + axes +
+                   " -o " + Path(name));
     EXPECT_EQ(result.exit, 0) << result.err;
     return Path(name);
   }

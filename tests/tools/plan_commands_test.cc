@@ -14,21 +14,30 @@ using testing::IsEmpty;
 using EstimateTest = CliTest;
 using PlanTest = CliTest;
 
-constexpr const char* kEstimateFields[] = {"parameters", "fits", "step_time_s", "tokens_per_s_per_gpu",
-                                           "model_tflops_per_gpu", "mfu", "peak_memory_bytes", "stages", "errors"};
+constexpr const char* kEstimateFields[] = {"parameters",
+                                           "fits",
+                                           "step_time_s",
+                                           "tokens_per_s_per_gpu",
+                                           "model_tflops_per_gpu",
+                                           "mfu",
+                                           "peak_memory_bytes",
+                                           "stages",
+                                           "errors"};
 
 /// Fields whose sum is the arena, as named in the documents.
 int64_t ArenaSum(const json& memory) {
   int64_t sum = 0;
-  for (const char* part : {"parameters", "gradients", "optimizer", "saved", "scratch", "communication", "io"}) {
+  for (const char* part :
+       {"parameters", "gradients", "optimizer", "saved", "scratch", "communication", "io"}) {
     sum += memory.at(part).get<int64_t>();
   }
   return sum;
 }
 
 TEST_F(EstimateTest, DocumentHasEveryFieldAndAddsUp) {
-  const CliResult result = Meshwright("estimate --model llama-3-8b --cluster dgx-h100 --global-batch 64 --tp 2 --pp 2 "
-                                      "--zero 1 --recompute selective --seq 4096 --json");
+  const CliResult result = Meshwright(
+      "estimate --model llama-3-8b --cluster dgx-h100 --global-batch 64 --tp 2 --pp 2 "
+      "--zero 1 --recompute selective --seq 4096 --json");
   ASSERT_EQ(result.exit, 0) << result.err;
   const json d = result.Json();
   for (const char* field : kEstimateFields) EXPECT_TRUE(d.contains(field)) << field;
@@ -41,7 +50,8 @@ TEST_F(EstimateTest, DocumentHasEveryFieldAndAddsUp) {
   for (const json& stage : d["stages"]) {
     layers += stage["layers"].get<int64_t>();
     EXPECT_EQ(ArenaSum(stage["memory"]), stage["memory"]["arena"]);
-    EXPECT_EQ(stage["memory"]["arena"].get<int64_t>() + stage["memory"]["outside"].get<int64_t>(), stage["memory"]["total"]);
+    EXPECT_EQ(stage["memory"]["arena"].get<int64_t>() + stage["memory"]["outside"].get<int64_t>(),
+              stage["memory"]["total"]);
     peak = std::max(peak, stage["memory"]["total"].get<int64_t>());
   }
   EXPECT_EQ(layers, 32);
@@ -55,8 +65,10 @@ TEST_F(EstimateTest, DocumentHasEveryFieldAndAddsUp) {
 }
 
 TEST_F(EstimateTest, CapturesNodesAndGpusMakeTheClusterBigger) {
-  const std::string base = "estimate --model llama-3-8b --global-batch 128 --seq 2048 --tp 8 --json --gpu H100-SXM --cluster " +
-                           kH100Capture;
+  const std::string base =
+      "estimate --model llama-3-8b --global-batch 128 --seq 2048 --tp 8 --json --gpu H100-SXM "
+      "--cluster " +
+      kH100Capture;
   const json nodes = Meshwright(base + " --nodes 2").Json();
   const json gpus = Meshwright(base + " --gpus 16").Json();
   EXPECT_EQ(nodes["split"]["dp"], 2);
@@ -67,20 +79,24 @@ TEST_F(EstimateTest, CapturesNodesAndGpusMakeTheClusterBigger) {
 }
 
 TEST_F(EstimateTest, WhatDoesNotFitIsSaidWithTheLargestPart) {
-  const CliResult result = Meshwright("estimate --model llama-3-70b --cluster dgx-h100 --global-batch 8 --seq 2048 --json");
+  const CliResult result = Meshwright(
+      "estimate --model llama-3-70b --cluster dgx-h100 --global-batch 8 --seq 2048 --json");
   EXPECT_EQ(result.exit, 1);
   const json d = result.Json();
   EXPECT_EQ(d["parameters"], 70553706496);
   EXPECT_EQ(d["fits"], false);
-  EXPECT_GT(d["peak_memory_bytes"].get<int64_t>(), int64_t{1000} << 30) << "18 bytes a parameter on one GPU";
+  EXPECT_GT(d["peak_memory_bytes"].get<int64_t>(), int64_t{1000} << 30)
+      << "18 bytes a parameter on one GPU";
   ASSERT_EQ(d["errors"].size(), 1U);
   EXPECT_THAT(d["errors"][0].get<std::string>(), AllOf(HasSubstr("stage 0"), HasSubstr("--tp")));
 }
 
 TEST_F(EstimateTest, IllegalSplitsExitWith1AndStillCountParameters) {
-  const std::string base = "estimate --model llama-3-8b --cluster dgx-h100 --global-batch 8 --json ";
-  for (const char* bad : {"--tp 3 --gpus 3", "--tp 16 --gpus 24", "--pp 33 --gpus 33", "--dp 16", "--layers 16,15 --pp 2",
-                          "--vpp 2", "--micro-batch 3", "--seq 1000000", "--ep 2 --gpus 2", "--gpus 16 --tp 2 --dp 2"}) {
+  const std::string base =
+      "estimate --model llama-3-8b --cluster dgx-h100 --global-batch 8 --json ";
+  for (const char* bad : {"--tp 3 --gpus 3", "--tp 16 --gpus 24", "--pp 33 --gpus 33", "--dp 16",
+                          "--layers 16,15 --pp 2", "--vpp 2", "--micro-batch 3", "--seq 1000000",
+                          "--ep 2 --gpus 2", "--gpus 16 --tp 2 --dp 2"}) {
     const CliResult result = Meshwright(base + bad);
     EXPECT_EQ(result.exit, 1) << bad << "\n" << result.err;
     const json d = result.Json();
@@ -95,7 +111,9 @@ TEST_F(EstimateTest, ModelsThatCannotBeLoweredCountTheirParameters) {
   const std::pair<const char*, int64_t> models[] = {
       {"mixtral-8x7b", 46702792704}, {"deepseek-v3", 671026419200}, {"qwen3-30b-a3b", 0}};
   for (const auto& [model, parameters] : models) {
-    const CliResult result = Meshwright(std::string("estimate --cluster dgx-h100 --global-batch 8 --seq 2048 --json --model ") + model);
+    const CliResult result = Meshwright(
+        std::string("estimate --cluster dgx-h100 --global-batch 8 --seq 2048 --json --model ") +
+        model);
     EXPECT_EQ(result.exit, 1) << model;
     const json d = result.Json();
     if (parameters > 0) {
@@ -107,15 +125,18 @@ TEST_F(EstimateTest, ModelsThatCannotBeLoweredCountTheirParameters) {
 }
 
 TEST_F(EstimateTest, HuggingFaceConfigsAreModels) {
-  const CliResult result = Meshwright("estimate --model " + kSource + "/tests/data/models/gpt2.json --cluster "
+  const CliResult result = Meshwright("estimate --model " + kSource +
+                                      "/tests/data/models/gpt2.json --cluster "
                                       "workstation-1gpu --global-batch 8 --json");
   const json d = result.Json();
   EXPECT_EQ(d["parameters"], 124439808) << result.err;
 }
 
 TEST_F(PlanTest, PlanSimulateVerifyAgree) {
-  const CliResult plan = Meshwright("plan --model llama-3-8b --cluster dgx-h100 --gpus 16 --global-batch 64 --seq 4096 "
-                                    "--json -o " + Path("p.json"));
+  const CliResult plan = Meshwright(
+      "plan --model llama-3-8b --cluster dgx-h100 --gpus 16 --global-batch 64 --seq 4096 "
+      "--json -o " +
+      Path("p.json"));
   ASSERT_EQ(plan.exit, 0) << plan.err;
   const json d = plan.Json();
   EXPECT_EQ(d["fits"], true);
@@ -123,7 +144,8 @@ TEST_F(PlanTest, PlanSimulateVerifyAgree) {
   EXPECT_FALSE(d["runners_up"].empty());
   EXPECT_EQ(d["split"]["gpus"], 16);
 
-  const CliResult simulate = Meshwright("simulate " + Path("p.json") + " --json --trace " + Path("t.json"));
+  const CliResult simulate =
+      Meshwright("simulate " + Path("p.json") + " --json --trace " + Path("t.json"));
   ASSERT_EQ(simulate.exit, 0) << simulate.err;
   const json s = simulate.Json();
   EXPECT_EQ(s["step_time_s"], d["step_time_s"]);
@@ -144,11 +166,15 @@ TEST_F(PlanTest, PlanSimulateVerifyAgree) {
 }
 
 TEST_F(PlanTest, TablesForPeople) {
-  const CliResult plan = Meshwright("plan --model llama-3-8b --cluster dgx-h100 --global-batch 64 --seq 4096 --explain --top 3 "
-                                    "-o " + Path("p.json"));
+  const CliResult plan = Meshwright(
+      "plan --model llama-3-8b --cluster dgx-h100 --global-batch 64 --seq 4096 --explain --top 3 "
+      "-o " +
+      Path("p.json"));
   ASSERT_EQ(plan.exit, 0) << plan.err;
-  EXPECT_THAT(plan.out, AllOf(HasSubstr("8,030,261,248 parameters"), HasSubstr("stages, memory of one rank"),
-                              HasSubstr("GiB"), HasSubstr("reasons"), HasSubstr("runners-up"), HasSubstr("the search")));
+  EXPECT_THAT(plan.out,
+              AllOf(HasSubstr("8,030,261,248 parameters"), HasSubstr("stages, memory of one rank"),
+                    HasSubstr("GiB"), HasSubstr("reasons"), HasSubstr("runners-up"),
+                    HasSubstr("the search")));
   const CliResult verify = Meshwright("verify " + Path("p.json"));
   EXPECT_THAT(verify.out, AllOf(HasSubstr("proven"), HasSubstr("deadlock"), HasSubstr("races")));
   const CliResult simulate = Meshwright("simulate " + Path("p.json"));
@@ -156,8 +182,10 @@ TEST_F(PlanTest, TablesForPeople) {
 }
 
 TEST_F(PlanTest, HeldAxesAreHeld) {
-  const CliResult plan = Meshwright("plan --model llama-3-8b --cluster dgx-h100 --global-batch 64 --seq 2048 --tp 4 --pp 2 --dp 1 "
-                                    "--micro-batch 2 --recompute full --zero none --vpp 2 --json");
+  const CliResult plan = Meshwright(
+      "plan --model llama-3-8b --cluster dgx-h100 --global-batch 64 --seq 2048 --tp 4 --pp 2 --dp "
+      "1 "
+      "--micro-batch 2 --recompute full --zero none --vpp 2 --json");
   ASSERT_EQ(plan.exit, 0) << plan.err;
   const json split = plan.Json()["split"];
   EXPECT_EQ(split["tp"], 4);
@@ -170,7 +198,8 @@ TEST_F(PlanTest, HeldAxesAreHeld) {
 }
 
 TEST_F(PlanTest, NothingFitsIsExit1WithTheSmallestChange) {
-  const CliResult plan = Meshwright("plan --model llama-3-70b --cluster workstation-1gpu --global-batch 8 --seq 2048 --json");
+  const CliResult plan = Meshwright(
+      "plan --model llama-3-70b --cluster workstation-1gpu --global-batch 8 --seq 2048 --json");
   EXPECT_EQ(plan.exit, 1);
   const json d = plan.Json();
   EXPECT_EQ(d["fits"], false);
@@ -178,10 +207,12 @@ TEST_F(PlanTest, NothingFitsIsExit1WithTheSmallestChange) {
 }
 
 TEST_F(PlanTest, FilesAreWrittenWholeOrNotAtAll) {
-  const CliResult folder = Meshwright("plan --model gpt2 --cluster workstation-1gpu --global-batch 8 -o " + Path("no/such/p.json"));
+  const CliResult folder = Meshwright(
+      "plan --model gpt2 --cluster workstation-1gpu --global-batch 8 -o " + Path("no/such/p.json"));
   EXPECT_EQ(folder.exit, 2);
   EXPECT_THAT(folder.err, HasSubstr("cannot write"));
-  const CliResult into_folder = Meshwright("plan --model gpt2 --cluster workstation-1gpu --global-batch 8 -o " + Path(""));
+  const CliResult into_folder =
+      Meshwright("plan --model gpt2 --cluster workstation-1gpu --global-batch 8 -o " + Path(""));
   EXPECT_EQ(into_folder.exit, 2);
   const std::string plan = TinyPlan("--gpus 1");
   const std::string before = ReadFile(plan);
@@ -202,7 +233,8 @@ TEST_F(PlanTest, ChangedPlansAreRefused) {
   WriteFile(path, plan.dump());
   for (const char* command : {"verify ", "simulate ", "run --data mock --steps 1 "}) {
     const CliResult result = Meshwright(command + path);
-    EXPECT_TRUE(result.exit == 1 || result.exit == 2) << command << result.exit << "\n" << result.err;
+    EXPECT_TRUE(result.exit == 1 || result.exit == 2) << command << result.exit << "\n"
+                                                      << result.err;
     EXPECT_THAT(result.err, HasSubstr("error:"));
   }
 }

@@ -22,7 +22,8 @@ void ExpectRunLines(const CliResult& result, int64_t steps) {
   const std::vector<std::string> lines = result.OutLines();
   ASSERT_EQ(lines.size(), static_cast<size_t>(steps) + 1) << result.out;
   const json last = json::parse(lines.back());
-  for (const char* field : {"losses", "grad_norms", "step_time_s", "planned_bytes", "arena_bytes", "trace_rows"}) {
+  for (const char* field :
+       {"losses", "grad_norms", "step_time_s", "planned_bytes", "arena_bytes", "trace_rows"}) {
     EXPECT_TRUE(last.contains(field)) << field;
   }
   ASSERT_EQ(last["losses"].size(), static_cast<size_t>(steps));
@@ -46,11 +47,13 @@ json LastLine(const CliResult& result) {
 
 TEST_F(RunTest, TwoThreadsTrainOnText) {
   const std::string plan = TinyPlan("--gpus 2 --tp 1 --pp 2");
-  const CliResult run = Meshwright("run " + plan + " --data " + kCorpus + " --steps 3 --json --trace " + Path("t.json"));
+  const CliResult run = Meshwright("run " + plan + " --data " + kCorpus +
+                                   " --steps 3 --json --trace " + Path("t.json"));
   ExpectRunLines(run, 3);
   EXPECT_THAT(run.err, AllOf(HasSubstr("step 3 of 3"), HasSubstr("tokens/s")));
   const json last = LastLine(run);
-  EXPECT_NEAR(last["losses"][0].get<double>(), 5.545, 0.2) << "ln 256: an untrained model knows nothing";
+  EXPECT_NEAR(last["losses"][0].get<double>(), 5.545, 0.2)
+      << "ln 256: an untrained model knows nothing";
   const json trace = json::parse(ReadFile(Path("t.json")), nullptr, false);
   ASSERT_FALSE(trace.is_discarded());
   // The recorded trace has the rows that simulation has.
@@ -61,8 +64,10 @@ TEST_F(RunTest, TwoThreadsTrainOnText) {
 TEST_F(RunTest, LossesDoNotDependOnTheSplitAndRepeatExactly) {
   const std::string two = TinyPlan("--gpus 2 --tp 2", "two.json");
   const std::string one = TinyPlan("--gpus 1", "one.json");
-  const std::string options = " --data " + kCorpus + " --steps 3 --json --dtype fp64 --optimizer sgd --lr 0.1 --seed 7 "
-                              "--warmup 1 --decay cosine --min-lr 0.01 --weight-decay 0 --clip 0.5 --deterministic";
+  const std::string options =
+      " --data " + kCorpus +
+      " --steps 3 --json --dtype fp64 --optimizer sgd --lr 0.1 --seed 7 "
+      "--warmup 1 --decay cosine --min-lr 0.01 --weight-decay 0 --clip 0.5 --deterministic";
   const json a = LastLine(Meshwright("run " + two + options));
   const json b = LastLine(Meshwright("run " + one + options));
   ASSERT_EQ(a["losses"].size(), 3U);
@@ -70,15 +75,19 @@ TEST_F(RunTest, LossesDoNotDependOnTheSplitAndRepeatExactly) {
     EXPECT_NEAR(a["losses"][i].get<double>(), b["losses"][i].get<double>(), 1e-11) << i;
     EXPECT_NEAR(a["grad_norms"][i].get<double>(), b["grad_norms"][i].get<double>(), 1e-10) << i;
   }
-  EXPECT_EQ(a["losses"], LastLine(Meshwright("run " + two + options))["losses"]) << "bit-identical again";
-  EXPECT_NE(a["losses"][0], LastLine(Meshwright("run " + two + options + " --seed 8"))["losses"]) << "the last --seed";
+  EXPECT_EQ(a["losses"], LastLine(Meshwright("run " + two + options))["losses"])
+      << "bit-identical again";
+  EXPECT_NE(a["losses"][0], LastLine(Meshwright("run " + two + options + " --seed 8"))["losses"])
+      << "the last --seed";
 }
 
 TEST_F(RunTest, TextAtTheEndShowsPredictedBesideMeasured) {
   const std::string plan = TinyPlan("--gpus 2");
-  const CliResult run = Meshwright("run " + plan + " --data mock --steps 2 --nproc 2 --comm threads");
+  const CliResult run =
+      Meshwright("run " + plan + " --data mock --steps 2 --nproc 2 --comm threads");
   ASSERT_EQ(run.exit, 0) << run.err;
-  EXPECT_THAT(run.out, AllOf(HasSubstr("predicted"), HasSubstr("measured"), HasSubstr("step time"), HasSubstr("memory")));
+  EXPECT_THAT(run.out, AllOf(HasSubstr("predicted"), HasSubstr("measured"), HasSubstr("step time"),
+                             HasSubstr("memory")));
 }
 
 TEST_F(RunTest, Refusals) {
@@ -100,24 +109,29 @@ TEST_F(RunTest, Refusals) {
   expect("--data " + Path("short.txt"), 2, "short.txt");
 }
 
-TEST_F(RunTest, FailuresOfTheRunItselfExitWith3) {
+TEST_F(RunTest, BadTokensAreFoundWhenTheyAreRead) {
   const std::string plan = TinyPlan("--gpus 2 --tp 1 --pp 2");
   WriteFile(Path("ids.u16"), std::string(4000, '\xFF'));  // ids of 65535, the vocabulary has 256
-  const CliResult result = Meshwright("run " + plan + " --data " + Path("ids.u16") + " --steps 1 --json");
-  EXPECT_EQ(result.exit, 3) << result.err;
+  const CliResult result =
+      Meshwright("run " + plan + " --data " + Path("ids.u16") + " --steps 1 --json");
+  EXPECT_EQ(result.exit, 2) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("ids.u16"), HasSubstr("65535")));
   EXPECT_FALSE(result.Json()["errors"].empty());
 }
 
 TEST_F(RunTest, Bf16PlansRunInFp32WhenAskedTo) {
-  const CliResult made = Meshwright("plan --model gpt-tiny --cluster dgx-h100 --gpus 2 --global-batch 4 --seq 32 -o " + Path("gpu.json"));
+  const CliResult made =
+      Meshwright("plan --model gpt-tiny --cluster dgx-h100 --gpus 2 --global-batch 4 --seq 32 -o " +
+                 Path("gpu.json"));
   ASSERT_EQ(made.exit, 0) << made.err;
   const CliResult refused = Meshwright("run " + Path("gpu.json") + " --data mock --steps 1");
   EXPECT_EQ(refused.exit, 1);
   EXPECT_THAT(refused.err, AllOf(HasSubstr("bf16"), HasSubstr("--dtype fp32")));
-  const CliResult run = Meshwright("run " + Path("gpu.json") + " --data mock --steps 1 --dtype fp32 --json");
+  const CliResult run =
+      Meshwright("run " + Path("gpu.json") + " --data mock --steps 1 --dtype fp32 --json");
   ExpectRunLines(run, 1);
-  EXPECT_TRUE(LastLine(run)["predicted_step_time_s"].is_null()) << "an H100's time says nothing of this CPU";
+  EXPECT_TRUE(LastLine(run)["predicted_step_time_s"].is_null())
+      << "an H100's time says nothing of this CPU";
 }
 
 class MpiRunTest : public CliTest {
@@ -127,8 +141,8 @@ class MpiRunTest : public CliTest {
     if (std::string(MESHWRIGHT_MPIEXEC).empty()) GTEST_SKIP() << "this build has no MPI";
   }
   CliResult Mpirun(int processes, const std::string& arguments) const {
-    return Shell(kMpiAsRoot + std::string(MESHWRIGHT_MPIEXEC) + " -n " + std::to_string(processes) + " " + Binary() + " " +
-                 arguments);
+    return Shell(kMpiAsRoot + std::string(MESHWRIGHT_MPIEXEC) + " -n " + std::to_string(processes) +
+                 " " + Binary() + " " + arguments);
   }
 };
 
@@ -145,6 +159,18 @@ TEST_F(MpiRunTest, ProcessesGetTheLossesOfThreads) {
   EXPECT_EQ(last["arena_bytes"], threads["arena_bytes"]);
   EXPECT_EQ(last["trace_rows"], threads["trace_rows"]);
   EXPECT_FALSE(json::parse(ReadFile(Path("t.json")), nullptr, false).is_discarded());
+}
+
+TEST_F(MpiRunTest, UnlikePlansOfTheRanksAreNamed) {
+  const std::string a = TinyPlan("--gpus 2 --tp 1 --pp 2 --vpp 1 --micro-batch 1", "a.json");
+  const std::string b = TinyPlan("--gpus 2 --tp 1 --pp 2 --vpp 1 --micro-batch 2", "b.json");
+  const auto run = [&](const std::string& plan) {
+    return Binary() + " run " + plan + " --data mock --steps 1 --deadline 20";
+  };
+  const CliResult result =
+      Shell(kMpiAsRoot + std::string(MESHWRIGHT_MPIEXEC) + " -n 1 " + run(a) + " : -n 1 " + run(b));
+  EXPECT_EQ(result.exit, 2) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("rank 0 has program"), HasSubstr("the same plan")));
 }
 
 // Bug report B60: processes that each run the whole job are not one job.

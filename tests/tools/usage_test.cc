@@ -16,15 +16,17 @@ using UsageTest = CliTest;
 TEST_F(UsageTest, HelpListsCommandsAndDefaults) {
   const CliResult help = Meshwright("--help");
   EXPECT_EQ(help.exit, 0);
-  for (const char* command : {"topo", "plan", "estimate", "simulate", "verify", "run", "calibrate"}) {
+  for (const char* command :
+       {"topo", "plan", "estimate", "simulate", "verify", "run", "calibrate"}) {
     EXPECT_THAT(help.out, HasSubstr(command));
     const CliResult own = Meshwright(std::string(command) + " --help");
     EXPECT_EQ(own.exit, 0);
     EXPECT_THAT(own.out, HasSubstr("--json")) << command;
   }
   const std::string run = Meshwright("run --help").out;
-  for (const char* option : {"--optimizer", "--lr", "--min-lr", "--warmup", "--decay", "--weight-decay", "--clip",
-                             "--seed", "--dtype", "--deterministic", "--data", "--comm", "--nproc"}) {
+  for (const char* option :
+       {"--optimizer", "--lr", "--min-lr", "--warmup", "--decay", "--weight-decay", "--clip",
+        "--seed", "--dtype", "--deterministic", "--data", "--comm", "--nproc"}) {
     EXPECT_THAT(run, HasSubstr(option));
   }
   EXPECT_THAT(run, AllOf(HasSubstr("constant"), HasSubstr("=0.1"))) << "defaults are shown";
@@ -50,14 +52,16 @@ TEST_F(UsageTest, UnknownCommandsAndOptionsNameTheNearest) {
 
 TEST_F(UsageTest, NumbersOutOfRangeSayWhatIsAllowed) {
   const std::string base = "estimate --model gpt2 --cluster dgx-h100 --global-batch 8 ";
-  for (const char* bad : {"--tp 0", "--tp -1", "--tp 1.5", "--tp 9999999999999999999999", "--tp two", "--tp ''"}) {
+  for (const char* bad :
+       {"--tp 0", "--tp -1", "--tp 1.5", "--tp 9999999999999999999999", "--tp two", "--tp ''"}) {
     const CliResult result = Meshwright(base + bad);
     EXPECT_EQ(result.exit, 2) << bad;
     EXPECT_THAT(result.err, AllOf(HasSubstr("--tp"), HasSubstr("whole numbers from 1 to"))) << bad;
   }
   const CliResult choice = Meshwright(base + "--recompute selectiv");
   EXPECT_EQ(choice.exit, 2);
-  EXPECT_THAT(choice.err, AllOf(HasSubstr("none, selective, full"), HasSubstr("did you mean selective")));
+  EXPECT_THAT(choice.err,
+              AllOf(HasSubstr("none, selective, full"), HasSubstr("did you mean selective")));
   const CliResult list = Meshwright(base + "--layers 3,,4");
   EXPECT_EQ(list.exit, 2);
   EXPECT_THAT(list.err, HasSubstr("--layers"));
@@ -72,10 +76,12 @@ TEST_F(UsageTest, MissingOptionsAreNamed) {
 }
 
 TEST_F(UsageTest, UnknownNamesListWhatThereIs) {
-  const CliResult model = Meshwright("estimate --model lama-3-8b --cluster dgx-h100 --global-batch 8");
+  const CliResult model =
+      Meshwright("estimate --model lama-3-8b --cluster dgx-h100 --global-batch 8");
   EXPECT_EQ(model.exit, 2);
   EXPECT_THAT(model.err, HasSubstr("llama-3-8b"));
-  const CliResult cluster = Meshwright("estimate --model gpt2 --cluster dgx-h1000 --global-batch 8");
+  const CliResult cluster =
+      Meshwright("estimate --model gpt2 --cluster dgx-h1000 --global-batch 8");
   EXPECT_EQ(cluster.exit, 2);
   EXPECT_THAT(cluster.err, HasSubstr("dgx-h100"));
 }
@@ -86,25 +92,32 @@ TEST_F(UsageTest, BadFilesGiveExitCode2) {
   WriteFile(Path("truncated.json"), "{\"schema_version\": 1, \"model\": {");
   WriteFile(Path("deep.json"), std::string(200000, '['));
   ASSERT_EQ(Shell("truncate -s 3G " + Path("huge.json")).exit, 0);
-  for (const char* file : {"latin1.txt", "empty.json", "truncated.json", "deep.json", "huge.json", "missing.json", ""}) {
+  for (const char* file : {"latin1.txt", "empty.json", "truncated.json", "deep.json", "huge.json",
+                           "missing.json", ""}) {
     for (const char* command : {"topo", "simulate", "verify", "run --data mock --steps 1"}) {
       const CliResult result = Meshwright(std::string(command) + " " + Path(file));
       EXPECT_EQ(result.exit, 2) << command << " " << file << "\n" << result.err;
       EXPECT_THAT(result.err, HasSubstr("error:")) << command << " " << file;
       EXPECT_THAT(result.out, IsEmpty());
     }
-    const CliResult model = Meshwright("estimate --cluster dgx-h100 --global-batch 8 --model " + Path(file));
+    const CliResult model =
+        Meshwright("estimate --cluster dgx-h100 --global-batch 8 --model " + Path(file));
     EXPECT_EQ(model.exit, 2) << file << "\n" << model.err;
-    const CliResult cluster = Meshwright("estimate --model gpt2 --global-batch 8 --cluster " + Path(file));
+    const CliResult cluster =
+        Meshwright("estimate --model gpt2 --global-batch 8 --cluster " + Path(file));
     EXPECT_EQ(cluster.exit, 2) << file << "\n" << cluster.err;
   }
 }
 
 TEST_F(UsageTest, JsonIsTheOnlyThingOnStandardOutputAlsoWhenItFails) {
   const std::vector<std::string> failing = {
-      "topo --json " + Path("missing.txt"), "plan --json --model x --cluster y --global-batch 1",
-      "estimate --json --tp 0", "verify --json", "nonsense --json",
-      "run --json --data mock --steps 1 " + Path("missing.json"), "simulate --json " + Path("missing.json")};
+      "topo --json " + Path("missing.txt"),
+      "plan --json --model x --cluster y --global-batch 1",
+      "estimate --json --tp 0",
+      "verify --json",
+      "nonsense --json",
+      "run --json --data mock --steps 1 " + Path("missing.json"),
+      "simulate --json " + Path("missing.json")};
   for (const std::string& arguments : failing) {
     const CliResult result = Meshwright(arguments);
     EXPECT_EQ(result.exit, 2) << arguments;
