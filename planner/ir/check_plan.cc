@@ -1,4 +1,5 @@
-// CheckPlan: every condition a plan must meet (parallelism.md sections 9 and 10), reported together.
+// CheckPlan: every condition a plan must meet (parallelism.md sections 9 and 10), reported
+// together.
 #include <fmt/format.h>
 
 #include <set>
@@ -40,27 +41,32 @@ void CheckTensor(const ModulePlan& m, const ModuleSpec& spec, Problems& problems
   for (const LayerSpec& layer : spec.layer_kinds) {
     const AttentionSpec& a = layer.attention;
     if (a.heads % tp != 0) {
-      problems.Add("tp {}: {} attention heads of module {} do not divide (remainder {}); tp may be {}",
-                   tp, a.heads, spec.name, a.heads % tp, Divisors(a.heads, 64));
+      problems.Add(
+          "tp {}: {} attention heads of module {} do not divide (remainder {}); tp may be {}", tp,
+          a.heads, spec.name, a.heads % tp, Divisors(a.heads, 64));
     }
     if (a.kv_heads % tp != 0 && tp % a.kv_heads != 0) {
-      problems.Add("tp {}: {} key-value heads of module {} neither divide nor are divided; tp may be {} "
-                   "or a multiple of {} (each head then stored tp/{} times)",
-                   tp, a.kv_heads, spec.name, Divisors(a.kv_heads, 64), a.kv_heads, a.kv_heads);
+      problems.Add(
+          "tp {}: {} key-value heads of module {} neither divide nor are divided; tp may be {} "
+          "or a multiple of {} (each head then stored tp/{} times)",
+          tp, a.kv_heads, spec.name, Divisors(a.kv_heads, 64), a.kv_heads, a.kv_heads);
     } else if (tp > a.kv_heads) {
       copies = std::max(copies, tp / a.kv_heads);
     }
     const int64_t ffn = layer.mlp.moe ? layer.mlp.moe->expert_ffn : layer.mlp.ffn;
-    if (ffn % tp != 0) problems.Add("tp {}: FFN width {} does not divide (remainder {})", tp, ffn, ffn % tp);
+    if (ffn % tp != 0)
+      problems.Add("tp {}: FFN width {} does not divide (remainder {})", tp, ffn, ffn % tp);
     if (layer.mlp.moe && layer.mlp.moe->experts % m.ep != 0) {
       problems.Add("ep {}: {} experts do not divide (remainder {}); ep may be {}", m.ep,
                    layer.mlp.moe->experts, layer.mlp.moe->experts % m.ep,
                    Divisors(layer.mlp.moe->experts, 1024));
     }
-    if (!layer.mlp.moe && m.ep > 1) problems.Add("ep {}: module {} has no experts; ep must be 1", m.ep, spec.name);
+    if (!layer.mlp.moe && m.ep > 1)
+      problems.Add("ep {}: module {} has no experts; ep must be 1", m.ep, spec.name);
   }
   if (m.kv_copies != copies) {
-    problems.Add("kv_copies {}: with tp {} each key-value head is stored {} times", m.kv_copies, tp, copies);
+    problems.Add("kv_copies {}: with tp {} each key-value head is stored {} times", m.kv_copies, tp,
+                 copies);
   }
 }
 
@@ -72,24 +78,26 @@ void CheckLayers(const ModulePlan& m, const ModuleSpec& spec, Problems& problems
     return;
   }
   if (m.pp * m.virtual_stages > layers) {
-    problems.Add("pp {} x vpp {} = {} stages: the model has {} layers and every stage needs one; lower "
-                 "pp or vpp",
-                 m.pp, m.virtual_stages, m.pp * m.virtual_stages, layers);
+    problems.Add(
+        "pp {} x vpp {} = {} stages: the model has {} layers and every stage needs one; lower "
+        "pp or vpp",
+        m.pp, m.virtual_stages, m.pp * m.virtual_stages, layers);
     return;
   }
   int64_t next = 0;
   for (size_t i = 0; i < m.chunks.size(); ++i) {
     const LayerRange& r = m.chunks[i];
     if (r.first_layer != next || r.layer_count < 1) {
-      problems.Add("layer range {} is [{}, {}), expected to begin at {} and hold at least one layer", i,
-                   r.first_layer, r.first_layer + r.layer_count, next);
+      problems.Add(
+          "layer range {} is [{}, {}), expected to begin at {} and hold at least one layer", i,
+          r.first_layer, r.first_layer + r.layer_count, next);
       return;
     }
     next += r.layer_count;
   }
   if (next != layers) {
-    problems.Add("layer ranges cover {} layers, the model has {}: no layer may be dropped or added", next,
-                 layers);
+    problems.Add("layer ranges cover {} layers, the model has {}: no layer may be dropped or added",
+                 next, layers);
   }
 }
 
@@ -98,10 +106,11 @@ void CheckSchedule(const Plan& plan, const ModulePlan& m, Problems& problems) {
     problems.Add("vpp {}: virtual stages need pp > 1, found pp {}", m.virtual_stages, m.pp);
   }
   if (m.virtual_stages > 1 && plan.micro_batches < m.pp) {
-    problems.Add("vpp {}: the interleaved schedule needs at least pp = {} micro-batches, found {} "
-                 "(global batch {} / (micro-batch {} x dp {})); raise the global batch to {} or use vpp 1",
-                 m.virtual_stages, m.pp, plan.micro_batches, plan.global_batch, plan.micro_batch, m.dp,
-                 m.pp * plan.micro_batch * m.dp);
+    problems.Add(
+        "vpp {}: the interleaved schedule needs at least pp = {} micro-batches, found {} "
+        "(global batch {} / (micro-batch {} x dp {})); raise the global batch to {} or use vpp 1",
+        m.virtual_stages, m.pp, plan.micro_batches, plan.global_batch, plan.micro_batch, m.dp,
+        m.pp * plan.micro_batch * m.dp);
   }
   const bool interleaved = plan.schedule == ScheduleKind::kInterleaved;
   if (interleaved != (m.virtual_stages > 1)) {
@@ -110,17 +119,20 @@ void CheckSchedule(const Plan& plan, const ModulePlan& m, Problems& problems) {
   }
   const int64_t samples = plan.micro_batch * m.dp;
   if (plan.global_batch % samples != 0 || plan.global_batch < samples) {
-    problems.Add("global batch {}: not a multiple of micro-batch {} x dp {} = {}; nearest are {} and {}",
-                 plan.global_batch, plan.micro_batch, m.dp, samples,
-                 std::max<int64_t>(1, plan.global_batch / samples) * samples,
-                 (plan.global_batch / samples + 1) * samples);
+    problems.Add(
+        "global batch {}: not a multiple of micro-batch {} x dp {} = {}; nearest are {} and {}",
+        plan.global_batch, plan.micro_batch, m.dp, samples,
+        std::max<int64_t>(1, plan.global_batch / samples) * samples,
+        (plan.global_batch / samples + 1) * samples);
   } else if (plan.micro_batches * samples != plan.global_batch) {
-    problems.Add("micro-batches {}: global batch {} / (micro-batch {} x dp {}) is {}", plan.micro_batches,
-                 plan.global_batch, plan.micro_batch, m.dp, plan.global_batch / samples);
+    problems.Add("micro-batches {}: global batch {} / (micro-batch {} x dp {}) is {}",
+                 plan.micro_batches, plan.global_batch, plan.micro_batch, m.dp,
+                 plan.global_batch / samples);
   }
 }
 
-void CheckModule(const Plan& plan, const ModulePlan& m, const ModuleSpec& spec, Problems& problems) {
+void CheckModule(const Plan& plan, const ModulePlan& m, const ModuleSpec& spec,
+                 Problems& problems) {
   CheckTensor(m, spec, problems);
   CheckLayers(m, spec, problems);
   CheckSchedule(plan, m, problems);
@@ -128,8 +140,9 @@ void CheckModule(const Plan& plan, const ModulePlan& m, const ModuleSpec& spec, 
     problems.Add("sequence parallelism: needs tp > 1, found tp 1; turn it off");
   }
   if (m.sequence_parallel && plan.sequence % m.tp != 0) {
-    problems.Add("sequence {}: sequence parallelism needs a multiple of tp {} (remainder {}); pad to {}",
-                 plan.sequence, m.tp, plan.sequence % m.tp, (plan.sequence / m.tp + 1) * m.tp);
+    problems.Add(
+        "sequence {}: sequence parallelism needs a multiple of tp {} (remainder {}); pad to {}",
+        plan.sequence, m.tp, plan.sequence % m.tp, (plan.sequence / m.tp + 1) * m.tp);
   }
   if (m.cp > 1 && plan.sequence % (2 * m.cp) != 0) {
     problems.Add("sequence {}: context parallelism needs a multiple of 2 x cp = {}; pad to {}",
@@ -142,8 +155,8 @@ void CheckModule(const Plan& plan, const ModulePlan& m, const ModuleSpec& spec, 
   const int64_t quantum = plan.vocab_quantum * m.tp;
   const int64_t padded = (spec.vocab + quantum - 1) / quantum * quantum;
   if (spec.vocab > 0 && m.padded_vocab != padded) {
-    problems.Add("padded vocabulary {}: {} rounded up to a multiple of {} x tp {} is {}", m.padded_vocab,
-                 spec.vocab, plan.vocab_quantum, m.tp, padded);
+    problems.Add("padded vocabulary {}: {} rounded up to a multiple of {} x tp {} is {}",
+                 m.padded_vocab, spec.vocab, plan.vocab_quantum, m.tp, padded);
   }
   if (static_cast<int64_t>(m.recompute.size()) != m.pp) {
     problems.Add("recompute: {} values, expected one a stage ({})", m.recompute.size(), m.pp);
@@ -155,13 +168,17 @@ void CheckModule(const Plan& plan, const ModulePlan& m, const ModuleSpec& spec, 
 Status CheckPlan(const Plan& plan) {
   Problems problems;
   if (plan.modules.empty()) problems.Add("the plan has no modules");
-  if (plan.sequence < 1) problems.Add("sequence: found {}, needs at least 1 (pass --seq)", plan.sequence);
-  if (plan.micro_batch < 1) problems.Add("micro-batch: found {}, needs at least 1", plan.micro_batch);
+  if (plan.sequence < 1)
+    problems.Add("sequence: found {}, needs at least 1 (pass --seq)", plan.sequence);
+  if (plan.micro_batch < 1)
+    problems.Add("micro-batch: found {}, needs at least 1", plan.micro_batch);
   if (plan.micro_batches < 1) {
-    problems.Add("micro-batches: global batch {} is less than one micro-batch per data-parallel rank",
-                 plan.global_batch);
+    problems.Add(
+        "micro-batches: global batch {} is less than one micro-batch per data-parallel rank",
+        plan.global_batch);
   }
-  if (plan.vocab_quantum < 1) problems.Add("vocabulary quantum: found {}, needs at least 1", plan.vocab_quantum);
+  if (plan.vocab_quantum < 1)
+    problems.Add("vocabulary quantum: found {}, needs at least 1", plan.vocab_quantum);
   for (const ModulePlan& m : plan.modules) {
     const ModuleSpec* spec = nullptr;
     for (const ModuleSpec& s : plan.model.modules) {
@@ -181,7 +198,8 @@ Status CheckPlan(const Plan& plan) {
   if (static_cast<int64_t>(plan.placement.size()) != world) {
     problems.Add("placement: {} ranks placed, the grid has {}", plan.placement.size(), world);
   }
-  if (std::set<int64_t>(plan.placement.begin(), plan.placement.end()).size() != plan.placement.size()) {
+  if (std::set<int64_t>(plan.placement.begin(), plan.placement.end()).size() !=
+      plan.placement.size()) {
     problems.Add("placement: two ranks share a GPU; every rank needs its own");
   }
   return problems.ToStatus();

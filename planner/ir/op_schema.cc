@@ -130,17 +130,20 @@ bool AccessAllowed(const OpRow& row, const OperandRow& operand, Access access) {
   return false;
 }
 
-int64_t Rows(const TensorView& t) { return t.shape.empty() ? 1 : t.elements() / t.shape.back(); }
+int64_t Rows(const TensorView& t) {
+  return t.shape.empty() ? 1 : t.elements() / t.shape.back();
+}
 
 Status ShapeError(const Block& block, const Op& op, const std::string& what) {
   return Infeasible(fmt::format("block {}: {}: {}", block.name, RowOf(op.kind).name, what));
 }
 
 /// One equality of element counts or extents, reported with both sides.
-#define MW_EXPECT_EQUAL(a, b, text)                                                            \
-  do {                                                                                         \
-    if ((a) != (b))                                                                            \
-      return ShapeError(block, op, fmt::format("{}: found {} and {}, must be equal", text, (a), (b))); \
+#define MW_EXPECT_EQUAL(a, b, text)                                                         \
+  do {                                                                                      \
+    if ((a) != (b))                                                                         \
+      return ShapeError(block, op,                                                          \
+                        fmt::format("{}: found {} and {}, must be equal", text, (a), (b))); \
   } while (false)
 
 Status CheckMatrixProduct(const Block& block, const Op& op) {
@@ -172,20 +175,23 @@ Status CheckCollective(const Block& block, const Op& op, const RankProgram& prog
     const TensorView& out = *Find(block, op, "out");
     MW_EXPECT_EQUAL(out.elements() % n, 0, "all-gather output elements modulo group size");
     if (const TensorView* in = Find(block, op, "in"); in != nullptr) {
-      MW_EXPECT_EQUAL(in->elements() * n, out.elements(), "all-gather input x group size and output");
+      MW_EXPECT_EQUAL(in->elements() * n, out.elements(),
+                      "all-gather input x group size and output");
       MW_EXPECT_EQUAL(ToString(in->dtype), ToString(out.dtype), "dtypes");
     }
   } else if (op.kind == OpKind::kReduceScatter) {
     const TensorView& in = *Find(block, op, "in");
     MW_EXPECT_EQUAL(in.elements() % n, 0, "reduce-scatter input elements modulo group size");
     if (const TensorView* out = Find(block, op, "out"); out != nullptr) {
-      MW_EXPECT_EQUAL(out->elements() * n, in.elements(), "reduce-scatter output x group size and input");
+      MW_EXPECT_EQUAL(out->elements() * n, in.elements(),
+                      "reduce-scatter output x group size and input");
       MW_EXPECT_EQUAL(ToString(in.dtype), ToString(out->dtype), "dtypes");
     }
   } else if (IsMessage(op.kind)) {
     if (op.attributes.peer < 0 || op.attributes.peer >= n) {
-      return ShapeError(block, op, fmt::format("peer {} is not in a communicator of {} ranks",
-                                               op.attributes.peer, n));
+      return ShapeError(
+          block, op,
+          fmt::format("peer {} is not in a communicator of {} ranks", op.attributes.peer, n));
     }
   }
   return Status::Ok();
@@ -235,7 +241,9 @@ const OpRow& RowOf(OpKind kind) {
   return rows[index];
 }
 
-std::string ToString(OpKind kind) { return RowOf(kind).name; }
+std::string ToString(OpKind kind) {
+  return RowOf(kind).name;
+}
 
 int OperandIndex(OpKind kind, const char* name) {
   const OpRow& row = RowOf(kind);
@@ -252,9 +260,15 @@ const TensorView* Find(const Block& block, const Op& op, const char* name) {
   return &block.tensors[static_cast<size_t>(op.operands[index].tensor)];
 }
 
-bool IsCollective(OpKind kind) { return RowOf(kind).work == WorkKind::kCollective; }
-bool IsMessage(OpKind kind) { return RowOf(kind).work == WorkKind::kMessage; }
-bool IsHost(OpKind kind) { return RowOf(kind).work == WorkKind::kHost; }
+bool IsCollective(OpKind kind) {
+  return RowOf(kind).work == WorkKind::kCollective;
+}
+bool IsMessage(OpKind kind) {
+  return RowOf(kind).work == WorkKind::kMessage;
+}
+bool IsHost(OpKind kind) {
+  return RowOf(kind).work == WorkKind::kHost;
+}
 
 OpWork WorkOf(const Block& block, const Op& op, const RankProgram& program) {
   OpWork work;
@@ -264,7 +278,8 @@ OpWork WorkOf(const Block& block, const Op& op, const RankProgram& program) {
     const TensorView& t = block.tensors[static_cast<size_t>(operand.tensor)];
     if (operand.access != Access::kWrite) work.bytes_read += t.bytes();
     if (operand.access != Access::kRead) work.bytes_written += t.bytes();
-    if (t.dtype != DType::kI32 && t.dtype != DType::kI64 && work.m == 0 && work.dtype == DType::kF32) {
+    if (t.dtype != DType::kI32 && t.dtype != DType::kI64 && work.m == 0 &&
+        work.dtype == DType::kF32) {
       work.dtype = t.dtype;
     }
   }
@@ -305,14 +320,16 @@ OpWork WorkOf(const Block& block, const Op& op, const RankProgram& program) {
       if (op.kind == OpKind::kEmbed) work.bytes_read = Find(block, op, "y")->bytes();
       if (op.kind == OpKind::kEmbedGrad) {
         work.bytes_read = 2 * Find(block, op, "dy")->bytes();
-        const Operand& grad = op.operands[static_cast<size_t>(OperandIndex(op.kind, "weight_grad"))];
+        const Operand& grad =
+            op.operands[static_cast<size_t>(OperandIndex(op.kind, "weight_grad"))];
         work.bytes_written = Find(block, op, "dy")->bytes();
-        if (grad.access == Access::kWrite) work.bytes_written += Find(block, op, "weight_grad")->bytes();
+        if (grad.access == Access::kWrite)
+          work.bytes_written += Find(block, op, "weight_grad")->bytes();
       }
       break;
     }
     case WorkKind::kCollective: {
-      const TensorView* full = op.kind == OpKind::kAllReduce    ? Find(block, op, "buffer")
+      const TensorView* full = op.kind == OpKind::kAllReduce   ? Find(block, op, "buffer")
                                : op.kind == OpKind::kAllGather ? Find(block, op, "out")
                                                                : Find(block, op, "in");
       work.message_bytes = full->bytes();
@@ -332,18 +349,21 @@ OpWork WorkOf(const Block& block, const Op& op, const RankProgram& program) {
 Status CheckOp(const Block& block, const Op& op, const RankProgram& program) {
   const OpRow& row = RowOf(op.kind);
   if (op.operands.size() != row.operands.size()) {
-    return ShapeError(block, op, fmt::format("{} operands, its row has {}", op.operands.size(),
-                                             row.operands.size()));
+    return ShapeError(
+        block, op,
+        fmt::format("{} operands, its row has {}", op.operands.size(), row.operands.size()));
   }
   for (size_t i = 0; i < row.operands.size(); ++i) {
     const Operand& operand = op.operands[i];
     const OperandRow& expected = row.operands[i];
     if (operand.tensor >= static_cast<int32_t>(block.tensors.size())) {
-      return ShapeError(block, op, fmt::format("operand {} names tensor {} of {}", expected.name,
-                                               operand.tensor, block.tensors.size()));
+      return ShapeError(block, op,
+                        fmt::format("operand {} names tensor {} of {}", expected.name,
+                                    operand.tensor, block.tensors.size()));
     }
     if (operand.tensor < 0) {
-      if (!expected.optional) return ShapeError(block, op, fmt::format("operand {} is missing", expected.name));
+      if (!expected.optional)
+        return ShapeError(block, op, fmt::format("operand {} is missing", expected.name));
       continue;
     }
     if (!AccessAllowed(row, expected, operand.access)) {

@@ -45,16 +45,30 @@ constexpr std::array<std::pair<const char*, OptimizerKind>, 2> kOptimizers = {
 
 }  // namespace
 
-std::string ToString(DType v) { return NameOf(v, kDTypes); }
-std::string ToString(Recompute v) { return NameOf(v, kRecomputes); }
-std::string ToString(Sharding v) { return NameOf(v, kShardings); }
-std::string ToString(ScheduleKind v) { return NameOf(v, kSchedules); }
-std::string ToString(OptimizerKind v) { return NameOf(v, kOptimizers); }
-Result<DType> ParseDType(const std::string& t) { return ParseChoice(t, "dtype", kDTypes); }
+std::string ToString(DType v) {
+  return NameOf(v, kDTypes);
+}
+std::string ToString(Recompute v) {
+  return NameOf(v, kRecomputes);
+}
+std::string ToString(Sharding v) {
+  return NameOf(v, kShardings);
+}
+std::string ToString(ScheduleKind v) {
+  return NameOf(v, kSchedules);
+}
+std::string ToString(OptimizerKind v) {
+  return NameOf(v, kOptimizers);
+}
+Result<DType> ParseDType(const std::string& t) {
+  return ParseChoice(t, "dtype", kDTypes);
+}
 Result<Recompute> ParseRecompute(const std::string& t) {
   return ParseChoice(t, "recompute", kRecomputes);
 }
-Result<Sharding> ParseSharding(const std::string& t) { return ParseChoice(t, "zero", kShardings); }
+Result<Sharding> ParseSharding(const std::string& t) {
+  return ParseChoice(t, "zero", kShardings);
+}
 Result<ScheduleKind> ParseScheduleKind(const std::string& t) {
   return ParseChoice(t, "schedule", kSchedules);
 }

@@ -10,8 +10,8 @@ namespace {
 
 const char* Name(Region region) {
   static constexpr std::array<const char*, kRegionCount> names = {
-      "param", "param_late", "grad", "grad_late", "opt",  "saved", "scratch",
-      "in0",   "in1",        "out0", "out1",      "io", "scalar"};
+      "param", "param_late", "grad", "grad_late", "opt", "saved", "scratch",
+      "in0",   "in1",        "out0", "out1",      "io",  "scalar"};
   return names[static_cast<size_t>(region)];
 }
 
@@ -73,7 +73,7 @@ void HashProgram(Hasher& h, const RankProgram& p) {
 
 std::string ToString(TaskKind kind) {
   static constexpr std::array<const char*, 11> names = {
-      "LoadBatch", "CountTokens", "Forward",      "Backward", "Send",    "Recv",
+      "LoadBatch",   "CountTokens",  "Forward",  "Backward", "Send",    "Recv",
       "ReduceGrads", "GatherParams", "ClipNorm", "Step",     "ReadBack"};
   return names[static_cast<size_t>(kind)];
 }
@@ -98,8 +98,8 @@ std::vector<ShardSegment> SegmentsOf(const ParameterEntry& entry, int64_t tp_ind
   int64_t global = 0;
   for (const ParameterPart& part : entry.parts) {
     const int64_t length = part.extent * part.copies / tp;
-    segments.push_back({local, global + tp_index / part.copies * length, length,
-                        tp_index % part.copies == 0});
+    segments.push_back(
+        {local, global + tp_index / part.copies * length, length, tp_index % part.copies == 0});
     local += length;
     global += part.extent;
   }
@@ -145,9 +145,9 @@ std::string DumpBlock(const Block& block) {
 }
 
 std::string DumpProgram(const RankProgram& program) {
-  std::string out = fmt::format("program of module {} stage {}: {} blocks, {} tasks, {} events\n",
-                                program.module, program.stage, program.blocks.size(),
-                                program.tasks.size(), program.events);
+  std::string out =
+      fmt::format("program of module {} stage {}: {} blocks, {} tasks, {} events\n", program.module,
+                  program.stage, program.blocks.size(), program.tasks.size(), program.events);
   for (const Block& b : program.blocks) out += DumpBlock(b);
   for (const Task& t : program.tasks) {
     out += fmt::format("task {}\n", Label(t));

@@ -12,8 +12,8 @@ class Builder {
       : split_(split), parameters_(parameters), graph_(graph), module_(*split.module) {}
 
   int Residual(const std::string& name, Role role = Role::kActivation) {
-    GraphTensor t = Named(name, split_.dtypes.compute,
-                          {split_.sequence, split_.micro_batch, module_.hidden});
+    GraphTensor t =
+        Named(name, split_.dtypes.compute, {split_.sequence, split_.micro_batch, module_.hidden});
     t.sequence_axis = 0;
     t.role = role;
     return graph_.AddTensor(t);
@@ -44,8 +44,8 @@ class Builder {
   int Norm(const std::string& name, int x, const std::string& output) {
     const bool layer_norm = module_.norm == NormKind::kLayerNorm;
     const int n = Residual(output);
-    GraphTensor stat = Named(output + ".stat", split_.dtypes.statistics,
-                             {split_.sequence, split_.micro_batch});
+    GraphTensor stat =
+        Named(output + ".stat", split_.dtypes.statistics, {split_.sequence, split_.micro_batch});
     stat.sequence_axis = 0;
     if (layer_norm) {
       stat.view.shape.insert(stat.view.shape.begin(), 2);
@@ -58,17 +58,17 @@ class Builder {
     a.one_plus = module_.norm_one_plus;
     const int beta = layer_norm ? Parameter(name + ".bias") : -1;
     const int gamma = Parameter(name + ".weight");
-    graph_.AddNode(OpKind::kNorm, {Read(x), Absent(), Read(gamma), Read(beta), {-1, Access::kWrite},
-                                   Write(n), Write(s)},
-                   a);
+    graph_.AddNode(
+        OpKind::kNorm,
+        {Read(x), Absent(), Read(gamma), Read(beta), {-1, Access::kWrite}, Write(n), Write(s)}, a);
     return n;
   }
 
   void Linear(int x, const std::string& name, int y, Cut cut) {
-    graph_.AddNode(OpKind::kLinear,
-                   {Read(x), Read(Parameter(name + ".weight")), Read(Parameter(name + ".bias")),
-                    Write(y)},
-                   {}, cut);
+    graph_.AddNode(
+        OpKind::kLinear,
+        {Read(x), Read(Parameter(name + ".weight")), Read(Parameter(name + ".bias")), Write(y)}, {},
+        cut);
   }
 
   int Add(int a, int b, const std::string& name) {
@@ -95,8 +95,8 @@ class Builder {
 int Attention(Builder& b, Graph& g, const SplitFacts& split, const AttentionSpec& spec, int n) {
   const int64_t q = spec.heads * spec.head_dim;
   const int64_t k = spec.kv_heads * spec.head_dim;
-  const int qkv = b.Activation(
-      "qkv", q + 2 * k, {{q, 1}, {k, split.kv_copies}, {k, split.kv_copies}});
+  const int qkv =
+      b.Activation("qkv", q + 2 * k, {{q, 1}, {k, split.kv_copies}, {k, split.kv_copies}});
   b.Linear(n, "attention.qkv", qkv, Cut::kColumn);
   OpAttributes a;
   a.sequence = split.sequence;
@@ -113,8 +113,8 @@ int Attention(Builder& b, Graph& g, const SplitFacts& split, const AttentionSpec
     g.AddNode(OpKind::kRotary, {InPlace(qkv)}, a);
   }
   const int o = b.Activation("o", q, {{q, 1}});
-  GraphTensor lse = b.Named("lse", split.dtypes.statistics,
-                            {split.micro_batch, spec.heads, split.sequence});
+  GraphTensor lse =
+      b.Named("lse", split.dtypes.statistics, {split.micro_batch, spec.heads, split.sequence});
   lse.cut_axis = 1;
   const int l = g.AddTensor(lse);
   // Sized by local heads in the shard pass.
@@ -151,9 +151,9 @@ Graph BuildLayer(const SplitFacts& split, int kind_index, const ItemParameters& 
 
   const int64_t f = layer.mlp.ffn;
   const bool gated = layer.mlp.gated;
-  const int u = b.Activation("u", gated ? 2 * f : f,
-                             gated ? std::vector<ParameterPart>{{f, 1}, {f, 1}}
-                                   : std::vector<ParameterPart>{{f, 1}});
+  const int u = b.Activation(
+      "u", gated ? 2 * f : f,
+      gated ? std::vector<ParameterPart>{{f, 1}, {f, 1}} : std::vector<ParameterPart>{{f, 1}});
   b.Linear(n2, "mlp.up", u, Cut::kColumn);
   const int s = b.Activation("s", f, {{f, 1}});
   OpAttributes a;

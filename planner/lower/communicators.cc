@@ -10,8 +10,7 @@
 namespace meshwright::planner::lower {
 namespace {
 
-constexpr std::array<Edge, 4> kEdges = {Edge::kActIn, Edge::kActOut, Edge::kGradIn,
-                                        Edge::kGradOut};
+constexpr std::array<Edge, 4> kEdges = {Edge::kActIn, Edge::kActOut, Edge::kGradIn, Edge::kGradOut};
 
 std::string EdgeName(const EdgeStages& e) {
   return fmt::format("edge {} {}>{}", e.gradient ? "grad" : "act", e.from, e.to);

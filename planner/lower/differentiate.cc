@@ -119,10 +119,10 @@ class Differentiator {
                       node.attributes);
         break;
       case OpKind::kAddPositions:
-        back_.AddNode(OpKind::kPositionsGrad,
-                      {Read(GradientOf(node.operands[1].tensor)),
-                       ParameterGradient(node.operands[0].tensor)},
-                      node.attributes);
+        back_.AddNode(
+            OpKind::kPositionsGrad,
+            {Read(GradientOf(node.operands[1].tensor)), ParameterGradient(node.operands[0].tensor)},
+            node.attributes);
         break;
       default:
         MW_CHECK(false && "op kind without a gradient rule");
@@ -143,10 +143,8 @@ class Differentiator {
       back_.AddNode(OpKind::kAllReduce, {InPlace(dx)}, a);
     }
     gradient_[Index(x)] = dx;
-    Node weight_grad{OpKind::kLinearWeightGrad,
-                     {Read(dy), Read(x), ParameterGradient(weight)},
-                     {},
-                     Cut::kNone};
+    Node weight_grad{
+        OpKind::kLinearWeightGrad, {Read(dy), Read(x), ParameterGradient(weight)}, {}, Cut::kNone};
     // The activation's gradient makes the activation again: the product over it waits for that.
     if (MadeByActivation(x)) {
       deferred_.push_back(std::move(weight_grad));
@@ -204,12 +202,12 @@ class Differentiator {
       out.role = back_.tensor(dr_in).role;
     }
     const int dr_out = back_.AddTensor(out);
-    back_.AddNode(OpKind::kNormGrad,
-                  {Read(GradientOf(node.operands[5].tensor)), Read(r1),
-                   Read(node.operands[6].tensor), Read(node.operands[2].tensor), Read(dr_in),
-                   Write(dr_out), ParameterGradient(node.operands[2].tensor),
-                   ParameterGradient(node.operands[3].tensor)},
-                  node.attributes);
+    back_.AddNode(
+        OpKind::kNormGrad,
+        {Read(GradientOf(node.operands[5].tensor)), Read(r1), Read(node.operands[6].tensor),
+         Read(node.operands[2].tensor), Read(dr_in), Write(dr_out),
+         ParameterGradient(node.operands[2].tensor), ParameterGradient(node.operands[3].tensor)},
+        node.attributes);
     gradient_[Index(r)] = dr_out;
     if (delta >= 0) gradient_[Index(delta)] = dr_out;
     if (enters_block) back_.output = dr_out;
@@ -220,7 +218,7 @@ class Differentiator {
   const ItemParameters& parameters_;
   const DifferentiateOptions options_;
   Graph back_;
-  std::vector<int> gradient_;  ///< per forward tensor: its gradient tensor, -1 while unknown
+  std::vector<int> gradient_;   ///< per forward tensor: its gradient tensor, -1 while unknown
   std::vector<Node> deferred_;  ///< weight gradients that wait for the activation
   std::vector<Node> row_bias_;  ///< gradients of biases added after a reduction
 };
@@ -229,7 +227,9 @@ class Differentiator {
 class Remaker {
  public:
   Remaker(const Graph& forward, Graph& backward, Recompute mode)
-      : forward_(forward), backward_(backward), mode_(mode),
+      : forward_(forward),
+        backward_(backward),
+        mode_(mode),
         available_(backward.tensors.size(), false) {}
 
   void MarkSaved(Graph& forward) {
@@ -284,7 +284,8 @@ class Remaker {
     const Node* producer = Producer(tensor);
     MW_CHECK(producer != nullptr);
     if (producer->kind == OpKind::kAllGather) return false;
-    if (mode_ == Recompute::kFull) return producer == &forward_.nodes.front() && IsR1(*producer, tensor);
+    if (mode_ == Recompute::kFull)
+      return producer == &forward_.nodes.front() && IsR1(*producer, tensor);
     if (mode_ == Recompute::kSelective) {
       if (producer->kind == OpKind::kAttention) return false;
       if (producer->kind == OpKind::kNorm) return producer->operands[5].tensor != tensor;
@@ -304,7 +305,8 @@ class Remaker {
       return;
     }
     const Node& producer = *Producer(tensor);
-    if (producer.kind == OpKind::kNorm && producer.operands[4].tensor >= 0 && mode_ != Recompute::kFull) {
+    if (producer.kind == OpKind::kNorm && producer.operands[4].tensor >= 0 &&
+        mode_ != Recompute::kFull) {
       Need(producer.operands[4].tensor, seen, forward);  // norm_apply needs r1 and statistics
       Need(producer.operands[6].tensor, seen, forward);
       return;
@@ -315,7 +317,8 @@ class Remaker {
     }
     for (const Node& node : forward_.nodes) {
       bool writes = false;
-      for (const Operand& o : node.operands) writes = writes || (o.tensor == tensor && Writes(o.access));
+      for (const Operand& o : node.operands)
+        writes = writes || (o.tensor == tensor && Writes(o.access));
       if (!writes) continue;
       for (const Operand& o : node.operands) {
         if (o.tensor >= 0 && o.access == Access::kRead) Need(o.tensor, seen, forward);
@@ -339,7 +342,8 @@ class Remaker {
     if (!IsForward(tensor) || Available(tensor)) return;
     for (const Node& node : forward_.nodes) {
       bool writes = false;
-      for (const Operand& o : node.operands) writes = writes || (o.tensor == tensor && Writes(o.access));
+      for (const Operand& o : node.operands)
+        writes = writes || (o.tensor == tensor && Writes(o.access));
       if (writes) Emit(node.kind == OpKind::kNorm ? RemakeNorm(node) : node);
     }
     MW_CHECK(Available(tensor));
@@ -371,8 +375,8 @@ class Remaker {
 
 }  // namespace
 
-Graph Differentiate(const Graph& forward, const SplitFacts& split,
-                    const ItemParameters& parameters, const DifferentiateOptions& options) {
+Graph Differentiate(const Graph& forward, const SplitFacts& split, const ItemParameters& parameters,
+                    const DifferentiateOptions& options) {
   return Differentiator(forward, split, parameters, options).Run();
 }
 

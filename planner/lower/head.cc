@@ -17,7 +17,10 @@ GraphTensor Scalar8(Scalar cell, DType dtype, const std::string& name) {
 class HeadStep {
  public:
   HeadStep(const SplitFacts& split, const ItemParameters& parameters, bool first, int64_t chunks)
-      : split_(split), parameters_(parameters), first_(first), chunks_(chunks),
+      : split_(split),
+        parameters_(parameters),
+        first_(first),
+        chunks_(chunks),
         graph_(BuildHead(split, parameters)) {}
 
   Graph Run() {
@@ -122,9 +125,9 @@ class HeadStep {
       graph_.AddNode(OpKind::kAllGather, {Read(stats_), Write(all_stats_)}, group);
     }
     const Access add = first_ && c == 0 ? Access::kWrite : Access::kAccumulate;
-    graph_.AddNode(OpKind::kCrossEntropyGrad,
-                   {Read(all_stats_), Read(labels_), InPlace(logits_), {loss_, add}, Read(inverse_)},
-                   a);
+    graph_.AddNode(
+        OpKind::kCrossEntropyGrad,
+        {Read(all_stats_), Read(labels_), InPlace(logits_), {loss_, add}, Read(inverse_)}, a);
     graph_.AddNode(OpKind::kLinearInputGrad, {Read(logits_), Read(weight_), Write(dx)});
     graph_.AddNode(OpKind::kLinearWeightGrad, {Read(logits_), Read(x), {weight_grad_, add}});
   }

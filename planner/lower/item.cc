@@ -73,7 +73,8 @@ void AddNorm(Collector& c, const ModuleSpec& m, const std::string& name) {
 void AddLayer(Collector& c, const SplitFacts& split, const LayerSpec& layer) {
   const ModuleSpec& m = *split.module;
   const AttentionSpec& a = layer.attention;
-  const double output_std = m.init_std / std::sqrt(2.0 * static_cast<double>(split.residual_layers));
+  const double output_std =
+      m.init_std / std::sqrt(2.0 * static_cast<double>(split.residual_layers));
   const int64_t q = a.heads * a.head_dim;
   const int64_t k = a.kv_heads * a.head_dim;
   const std::vector<ParameterPart> qkv = {{q, 1}, {k, split.kv_copies}, {k, split.kv_copies}};
@@ -87,8 +88,8 @@ void AddLayer(Collector& c, const SplitFacts& split, const LayerSpec& layer) {
   }
   AddNorm(c, m, "norm2");
   const int64_t f = layer.mlp.ffn;
-  const std::vector<ParameterPart> up =
-      layer.mlp.gated ? std::vector<ParameterPart>{{f, 1}, {f, 1}} : std::vector<ParameterPart>{{f, 1}};
+  const std::vector<ParameterPart> up = layer.mlp.gated ? std::vector<ParameterPart>{{f, 1}, {f, 1}}
+                                                        : std::vector<ParameterPart>{{f, 1}};
   const int64_t up_rows = layer.mlp.gated ? 2 * f : f;
   c.Cut("mlp.up.weight", {up_rows, m.hidden}, 0, up, InitKind::kNormal, true, m.init_std);
   if (layer.mlp.bias) c.Cut("mlp.up.bias", {up_rows}, 0, up, InitKind::kZeros, false);

@@ -10,7 +10,9 @@ namespace meshwright::planner {
 namespace {
 
 void ListUnsupported(const ModuleSpec& m, std::vector<std::string>& out) {
-  const auto add = [&](const std::string& what) { out.push_back(fmt::format("{}: {}", m.name, what)); };
+  const auto add = [&](const std::string& what) {
+    out.push_back(fmt::format("{}: {}", m.name, what));
+  };
   for (const LayerSpec& layer : m.layer_kinds) {
     if (layer.mlp.moe) add("mixture of experts");
     if (layer.attention.latent) add("latent attention");
@@ -22,7 +24,8 @@ void ListUnsupported(const ModuleSpec& m, std::vector<std::string>& out) {
   if (m.embedding_scale != 1.0) add("scaled embeddings");
   if (m.head_bias) add("bias of the head");
   if (m.next_token_layers > 0) add("multi-token prediction layers");
-  if (!m.final_norm || !m.head || m.vocab == 0) add("a module without token embedding, final norm or head");
+  if (!m.final_norm || !m.head || m.vocab == 0)
+    add("a module without token embedding, final norm or head");
   if (!m.trained) add("frozen modules");
 }
 
@@ -45,18 +48,24 @@ Status CheckSupported(const Plan& plan) {
   for (const std::string& f : found) {
     if (list.find(f) == std::string::npos) list += (list.empty() ? "" : "; ") + f;
   }
-  return Unsupported(fmt::format(
-      "model {}: the stack meshwright cannot execute: {}. It runs dense decoder-only GPT-2 and Llama "
-      "families; parameter counts work for every readable model.",
-      plan.model.name, list));
+  return Unsupported(
+      fmt::format("model {}: the stack meshwright cannot execute: {}. It runs dense decoder-only "
+                  "GPT-2 and Llama "
+                  "families; parameter counts work for every readable model.",
+                  plan.model.name, list));
 }
 
 Result<Programs> Lower(const Plan& plan) {
   MW_RETURN_IF_ERROR(CheckPlan(plan));
   MW_RETURN_IF_ERROR(CheckSupported(plan));
   Programs programs;
-  programs.facts = {plan.sequence,     plan.micro_batch, plan.micro_batches, plan.global_batch,
-                    plan.model.modules.front().vocab, PolicyOf(plan.dtype), plan.optimizer};
+  programs.facts = {plan.sequence,
+                    plan.micro_batch,
+                    plan.micro_batches,
+                    plan.global_batch,
+                    plan.model.modules.front().vocab,
+                    PolicyOf(plan.dtype),
+                    plan.optimizer};
   programs.modules = plan.modules;
   for (size_t m = 0; m < plan.modules.size(); ++m) {
     for (int64_t stage = 0; stage < plan.modules[m].pp; ++stage) {

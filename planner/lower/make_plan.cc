@@ -9,17 +9,24 @@ namespace meshwright::planner {
 namespace {
 
 Status CheckPositive(const SplitRequest& r) {
-  const std::pair<const char*, int64_t> fields[] = {
-      {"tp", r.tp}, {"pp", r.pp}, {"dp", r.dp}, {"cp", r.cp}, {"ep", r.ep},
-      {"vpp", r.virtual_stages}, {"micro-batch", r.micro_batch}, {"global-batch", r.global_batch},
-      {"vocab-quantum", r.vocab_quantum}};
+  const std::pair<const char*, int64_t> fields[] = {{"tp", r.tp},
+                                                    {"pp", r.pp},
+                                                    {"dp", r.dp},
+                                                    {"cp", r.cp},
+                                                    {"ep", r.ep},
+                                                    {"vpp", r.virtual_stages},
+                                                    {"micro-batch", r.micro_batch},
+                                                    {"global-batch", r.global_batch},
+                                                    {"vocab-quantum", r.vocab_quantum}};
   for (const auto& [name, value] : fields) {
     if (value < 1 || value > (int64_t{1} << 24)) {
-      return InvalidInput(fmt::format("{}: found {}, allowed 1 to {}", name, value, int64_t{1} << 24));
+      return InvalidInput(
+          fmt::format("{}: found {}, allowed 1 to {}", name, value, int64_t{1} << 24));
     }
   }
   if (r.sequence < 0 || r.sequence > (int64_t{1} << 24)) {
-    return InvalidInput(fmt::format("sequence: found {}, allowed 1 to {}", r.sequence, int64_t{1} << 24));
+    return InvalidInput(
+        fmt::format("sequence: found {}, allowed 1 to {}", r.sequence, int64_t{1} << 24));
   }
   return Status::Ok();
 }

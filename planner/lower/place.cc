@@ -73,7 +73,8 @@ class Placer {
         if (o.tensor < 0) continue;
         Accesses& a = accesses_[Storage(o.tensor)];
         if (a.first < 0) a.first = static_cast<int>(j);
-        if (a.ops.empty() || a.ops.back() != static_cast<int>(j)) a.ops.push_back(static_cast<int>(j));
+        if (a.ops.empty() || a.ops.back() != static_cast<int>(j))
+          a.ops.push_back(static_cast<int>(j));
       }
     }
     last_ = last_on;
@@ -198,7 +199,8 @@ class Placer {
           op.operands.push_back(o);
           continue;
         }
-        const auto [it, added] = index.emplace(o.tensor, static_cast<int32_t>(block.tensors.size()));
+        const auto [it, added] =
+            index.emplace(o.tensor, static_cast<int32_t>(block.tensors.size()));
         if (added) block.tensors.push_back(Placed(o.tensor));
         op.operands.push_back({it->second, o.access});
       }

@@ -46,11 +46,11 @@ std::vector<ScheduleStep> StageSchedule(int64_t pp, int64_t virtual_stages, int6
   const int64_t group = InterleavingGroup(pp, micro_batches);
   const auto table = VirtualSequence(virtual_stages, micro_batches, group);
   const auto total = static_cast<int64_t>(table.size());
-  const int64_t warm =
-      std::min(2 * (pp - stage - 1) + (virtual_stages - 1) * group, total);
+  const int64_t warm = std::min(2 * (pp - stage - 1) + (virtual_stages - 1) * group, total);
   std::vector<ScheduleStep> steps;
   const auto forward = [&](int64_t k) {
-    steps.push_back({true, table[static_cast<size_t>(k)].first, table[static_cast<size_t>(k)].second});
+    steps.push_back(
+        {true, table[static_cast<size_t>(k)].first, table[static_cast<size_t>(k)].second});
   };
   const auto backward = [&](int64_t k) {
     const auto& [chunk, micro_batch] = table[static_cast<size_t>(k)];

@@ -210,7 +210,9 @@ void Templates::Add(const StageItem& item, std::vector<Block>& blocks) {
   entries_.emplace(KeyOf(item), entry);
 }
 
-int32_t Templates::Forward(const StageItem& item) const { return entries_.at(KeyOf(item)).forward; }
+int32_t Templates::Forward(const StageItem& item) const {
+  return entries_.at(KeyOf(item)).forward;
+}
 int32_t Templates::Backward(const StageItem& item, bool first) const {
   return entries_.at(KeyOf(item)).backward[first ? 1 : 0];
 }

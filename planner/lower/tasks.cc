@@ -1,5 +1,5 @@
-// One walk over the schedule emits the whole step; it exceeds 400 lines because every piece binds the
-// same memory and events, which a split would only pass around.
+// One walk over the schedule emits the whole step; it exceeds 400 lines because every piece binds
+// the same memory and events, which a split would only pass around.
 #include "planner/lower/tasks.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,9 @@
 namespace meshwright::planner::lower {
 namespace {
 
-size_t Slot(Region r) { return static_cast<size_t>(r); }
+size_t Slot(Region r) {
+  return static_cast<size_t>(r);
+}
 
 /// Double-buffered traffic of one edge: addresses and the events that hand buffers over.
 struct EdgeBuffers {
@@ -31,8 +33,11 @@ struct EdgeBuffers {
 class ProgramBuilder {
  public:
   ProgramBuilder(const Plan& plan, size_t module, int64_t stage)
-      : plan_(plan), module_(plan.modules[module]), module_index_(module),
-        stage_(BuildStage(plan, module, stage)), comms_(CommunicatorsOf(plan, module, stage)),
+      : plan_(plan),
+        module_(plan.modules[module]),
+        module_index_(module),
+        stage_(BuildStage(plan, module, stage)),
+        comms_(CommunicatorsOf(plan, module, stage)),
         steps_(StageSchedule(module_.pp, module_.virtual_stages, plan.micro_batches, stage)),
         slots_(AssignSlots(steps_, module_.virtual_stages, plan.micro_batches)),
         templates_(stage_, program_.blocks) {
@@ -160,7 +165,8 @@ class ProgramBuilder {
     }
   }
 
-  // --- small pieces --------------------------------------------------------------------------------
+  // --- small pieces
+  // --------------------------------------------------------------------------------
   Instance Bind(int32_t block) const {
     Instance i;
     i.block = block;
@@ -242,13 +248,15 @@ class ProgramBuilder {
     return program_.tasks.back();
   }
 
-  // --- tokens --------------------------------------------------------------------------------------
+  // --- tokens
+  // --------------------------------------------------------------------------------------
   /// The head's stage reads all labels first, so that gradients are scaled by the global count from
   /// the start and need no pass of their own at the end.
   void CountTokens() {
-    const int32_t load = OneOp(
-        "load labels", OpKind::kLoadLabels, kComputeStream,
-        {{View("labels", DType::kI32, {plan_.sequence, plan_.micro_batch}, Region::kIo), Access::kWrite}});
+    const int32_t load =
+        OneOp("load labels", OpKind::kLoadLabels, kComputeStream,
+              {{View("labels", DType::kI32, {plan_.sequence, plan_.micro_batch}, Region::kIo),
+                Access::kWrite}});
     for (int64_t i = 0; i < plan_.micro_batches; ++i) {
       Task& t = NewTask(TaskKind::kLoadBatch, static_cast<int32_t>(module_.virtual_stages - 1),
                         static_cast<int32_t>(i));
@@ -256,15 +264,16 @@ class ProgramBuilder {
       t.instances.back().base[Slot(Region::kIo)] += i * Labels();
     }
     const bool reduce = comms_.data >= 0;
-    const int32_t count = OneOp(
-        "count tokens", OpKind::kCountTokens, kComputeStream,
-        {{View("labels", DType::kI32, {plan_.micro_batches, plan_.sequence, plan_.micro_batch}, Region::kIo),
-          Access::kRead},
-         {Cell(Scalar::kTokenCount, DType::kI64, "count"), Access::kWrite}});
-    const int32_t invert = OneOp(
-        "invert count", OpKind::kInvertCount, reduce ? kDataStream : kComputeStream,
-        {{Cell(Scalar::kTokenCount, DType::kI64, "count"), Access::kRead},
-         {Cell(Scalar::kInverseCount, DType::kF64, "inverse_count"), Access::kWrite}});
+    const int32_t count =
+        OneOp("count tokens", OpKind::kCountTokens, kComputeStream,
+              {{View("labels", DType::kI32,
+                     {plan_.micro_batches, plan_.sequence, plan_.micro_batch}, Region::kIo),
+                Access::kRead},
+               {Cell(Scalar::kTokenCount, DType::kI64, "count"), Access::kWrite}});
+    const int32_t invert =
+        OneOp("invert count", OpKind::kInvertCount, reduce ? kDataStream : kComputeStream,
+              {{Cell(Scalar::kTokenCount, DType::kI64, "count"), Access::kRead},
+               {Cell(Scalar::kInverseCount, DType::kF64, "inverse_count"), Access::kWrite}});
     Task& t = NewTask(TaskKind::kCountTokens);
     t.instances.push_back(Bind(count));
     if (reduce) {
@@ -272,8 +281,9 @@ class ProgramBuilder {
       t.instances.back().signals.push_back(counted);
       OpAttributes a;
       a.communicator = comms_.data;
-      const int32_t sum = OneOp("sum count", OpKind::kAllReduce, kDataStream,
-                                {{Cell(Scalar::kTokenCount, DType::kI64, "count"), Access::kReadWrite}}, a);
+      const int32_t sum =
+          OneOp("sum count", OpKind::kAllReduce, kDataStream,
+                {{Cell(Scalar::kTokenCount, DType::kI64, "count"), Access::kReadWrite}}, a);
       Task& task = program_.tasks.back();
       task.instances.push_back(Bind(sum));
       task.instances.back().waits.push_back(counted);
@@ -284,7 +294,8 @@ class ProgramBuilder {
     task.instances.back().signals.push_back(count_ready_);
   }
 
-  // --- forward and backward ------------------------------------------------------------------------
+  // --- forward and backward
+  // ------------------------------------------------------------------------
   void EmitSchedule() {
     PrepareTraffic();
     PrepareBuckets();
@@ -304,10 +315,11 @@ class ProgramBuilder {
       OpAttributes a;
       a.communicator = comms_.Of(e);
       a.peer = kind == OpKind::kSend ? 1 : 0;
-      return OneOp(fmt::format("{} {}", kind == OpKind::kSend ? "send" : "recv",
-                               comms_.list[static_cast<size_t>(a.communicator)].name),
-                   kind, edges_[static_cast<size_t>(e)].stream,
-                   {{Residual(Region::kOut0), kind == OpKind::kSend ? Access::kRead : Access::kWrite}}, a);
+      return OneOp(
+          fmt::format("{} {}", kind == OpKind::kSend ? "send" : "recv",
+                      comms_.list[static_cast<size_t>(a.communicator)].name),
+          kind, edges_[static_cast<size_t>(e)].stream,
+          {{Residual(Region::kOut0), kind == OpKind::kSend ? Access::kRead : Access::kWrite}}, a);
     };
     traffic_block_[static_cast<size_t>(Edge::kActIn)] = message(Edge::kActIn, OpKind::kRecv);
     traffic_block_[static_cast<size_t>(Edge::kActOut)] = message(Edge::kActOut, OpKind::kSend);
@@ -319,9 +331,10 @@ class ProgramBuilder {
                    {Residual(Region::kOut0), Access::kWrite}});
     if (templates_.tensor_stream()) program_.blocks.back().ops.front().waits.push_back(0);
     if (HasEmbedding()) {
-      load_tokens_ = OneOp(
-          "load tokens", OpKind::kLoadTokens, kComputeStream,
-          {{View("tokens", DType::kI32, {plan_.sequence, plan_.micro_batch}, Region::kSaved), Access::kWrite}});
+      load_tokens_ =
+          OneOp("load tokens", OpKind::kLoadTokens, kComputeStream,
+                {{View("tokens", DType::kI32, {plan_.sequence, plan_.micro_batch}, Region::kSaved),
+                  Access::kWrite}});
     }
   }
 
@@ -355,7 +368,8 @@ class ProgramBuilder {
   void WaitForParameters(const ScheduleStep& s, const StageItem& item, Instance& i) const {
     if (s.micro_batch != 0 || !GathersParameters()) return;
     if (item.bucket >= 0) i.waits.push_back(gathered_[static_cast<size_t>(item.bucket)]);
-    if (stage_.late_bucket >= 0) i.waits.push_back(gathered_[static_cast<size_t>(stage_.late_bucket)]);
+    if (stage_.late_bucket >= 0)
+      i.waits.push_back(gathered_[static_cast<size_t>(stage_.late_bucket)]);
   }
 
   void Forward(const ScheduleStep& s, int64_t slot) {
@@ -457,7 +471,8 @@ class ProgramBuilder {
     }
   }
 
-  // --- reductions ----------------------------------------------------------------------------------
+  // --- reductions
+  // ----------------------------------------------------------------------------------
   TensorView BucketGradient(const Bucket& b) const {
     return View("bucket.grad", stage_.split.dtypes.gradient, {b.elements}, Region::kGradient,
                 b.offset * GradientSize());
@@ -503,11 +518,13 @@ class ProgramBuilder {
     OpAttributes a;
     a.communicator = comms_.data;
     const bool scatter = stage_.sharding == Sharding::kZero1;
-    std::vector<std::pair<TensorView, Access>> operands = {{BucketGradient(bucket), Access::kReadWrite}};
-    if (scatter) operands.push_back({TensorView{"", DType::kF32, {}, Region::kGradient, 0}, Access::kWrite});
-    const int32_t block = OneOp(fmt::format("reduce bucket {}", b),
-                                scatter ? OpKind::kReduceScatter : OpKind::kAllReduce, kDataStream,
-                                operands, a);
+    std::vector<std::pair<TensorView, Access>> operands = {
+        {BucketGradient(bucket), Access::kReadWrite}};
+    if (scatter)
+      operands.push_back({TensorView{"", DType::kF32, {}, Region::kGradient, 0}, Access::kWrite});
+    const int32_t block =
+        OneOp(fmt::format("reduce bucket {}", b),
+              scatter ? OpKind::kReduceScatter : OpKind::kAllReduce, kDataStream, operands, a);
     Task& t = NewTask(TaskKind::kReduceGrads, -1, -1, b);
     t.instances.push_back(Bind(block));
     for (EventId e : waits) {
@@ -530,8 +547,8 @@ class ProgramBuilder {
       const int64_t rows = e.local_shape[0] - query_rows;
       const int32_t block =
           OneOp("sum key-value copies", OpKind::kAllReduce, kTensorStream,
-                {{View(e.name + ".kv.grad", stage_.split.dtypes.gradient, {rows, width}, Region::kGradient,
-                       (e.offset + query_rows * width) * GradientSize()),
+                {{View(e.name + ".kv.grad", stage_.split.dtypes.gradient, {rows, width},
+                       Region::kGradient, (e.offset + query_rows * width) * GradientSize()),
                   Access::kReadWrite}},
                 a);
       instances.push_back(Bind(block));
@@ -553,12 +570,11 @@ class ProgramBuilder {
     MW_CHECK(tied != nullptr && tied->bucket == stage_.tied_bucket && bucket.elements > 0);
     OpAttributes a;
     a.communicator = comms_.tied;
-    const int32_t block =
-        OneOp("sum tied weight", OpKind::kAllReduce, kDataStream,
-              {{View("tied.grad", stage_.split.dtypes.gradient, tied->local_shape, Region::kGradient,
-                     tied->offset * GradientSize()),
-                Access::kReadWrite}},
-              a);
+    const int32_t block = OneOp("sum tied weight", OpKind::kAllReduce, kDataStream,
+                                {{View("tied.grad", stage_.split.dtypes.gradient, tied->local_shape,
+                                       Region::kGradient, tied->offset * GradientSize()),
+                                  Access::kReadWrite}},
+                                a);
     const EventId summed = next_event_++;
     Task& t = NewTask(TaskKind::kReduceGrads, -1, -1, stage_.tied_bucket);
     t.instances.push_back(Bind(block));
@@ -567,14 +583,16 @@ class ProgramBuilder {
     ReduceBucket(stage_.tied_bucket, {summed, kv});
   }
 
-  // --- norm, step, gather --------------------------------------------------------------------------
+  // --- norm, step, gather
+  // --------------------------------------------------------------------------
   void FinishStep() {
     ClipNorm();
     OptimizerStep();
     if (GathersParameters()) GatherParameters();
-    const int32_t read = OneOp("read back", OpKind::kReadBack, kComputeStream,
-                               {{Cell(Scalar::kStatistics, DType::kF64, "statistics", 3), Access::kRead},
-                                {Cell(Scalar::kClipFactor, DType::kF64, "clip"), Access::kRead}});
+    const int32_t read =
+        OneOp("read back", OpKind::kReadBack, kComputeStream,
+              {{Cell(Scalar::kStatistics, DType::kF64, "statistics", 3), Access::kRead},
+               {Cell(Scalar::kClipFactor, DType::kF64, "clip"), Access::kRead}});
     NewTask(TaskKind::kReadBack).instances.push_back(Bind(read));
   }
 
@@ -586,7 +604,8 @@ class ProgramBuilder {
       const int32_t block =
           OneOp(fmt::format("squared norm {}", b), OpKind::kSquaredNorm, kComputeStream,
                 {{BucketGradient(stage_.buckets[b]), Access::kRead},
-                 {Cell(Scalar::kStatistics, DType::kF64, "norm"), b == 0 ? Access::kWrite : Access::kAccumulate}},
+                 {Cell(Scalar::kStatistics, DType::kF64, "norm"),
+                  b == 0 ? Access::kWrite : Access::kAccumulate}},
                 a);
       instances.push_back(Bind(block));
       if (reduced_[b] >= 0) instances.back().waits.push_back(reduced_[b]);
@@ -612,9 +631,10 @@ class ProgramBuilder {
       summed = next_event_++;
       instances.back().signals.push_back(summed);
     }
-    const int32_t clip = OneOp("clip factor", OpKind::kClipFactor, kComputeStream,
-                               {{Cell(Scalar::kStatistics, DType::kF64, "statistics", 3), Access::kRead},
-                                {Cell(Scalar::kClipFactor, DType::kF64, "clip"), Access::kWrite}});
+    const int32_t clip =
+        OneOp("clip factor", OpKind::kClipFactor, kComputeStream,
+              {{Cell(Scalar::kStatistics, DType::kF64, "statistics", 3), Access::kRead},
+               {Cell(Scalar::kClipFactor, DType::kF64, "clip"), Access::kWrite}});
     instances.push_back(Bind(clip));
     if (summed >= 0) instances.back().waits.push_back(summed);
     NewTask(TaskKind::kClipNorm).instances = std::move(instances);
@@ -629,7 +649,8 @@ class ProgramBuilder {
       const Bucket& bucket = stage_.buckets[b];
       OpAttributes a;
       a.bucket = static_cast<int32_t>(b);
-      TensorView state = View("bucket.state", d.moment, {}, Region::kOptimizer, bucket.optimizer_offset);
+      TensorView state =
+          View("bucket.state", d.moment, {}, Region::kOptimizer, bucket.optimizer_offset);
       if (states > 0) state.shape = {states, stage_.OwnedElements(bucket)};
       const int32_t block =
           OneOp(fmt::format("optimizer step {}", b), OpKind::kOptimizerStep, kComputeStream,

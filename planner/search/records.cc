@@ -132,8 +132,7 @@ std::string WhatBinds(Context& context, const Record& winner) {
   const bool network = placed.ok() && crosses((*placed)->data);
   return fmt::format(
       "what binds: memory of stage {} at {} of {} ({}); of the step {} is bubble, {} uneven "
-      "stages, {} "
-      "messages between stages, {} end of step (gradients{}, norm, optimizer)",
+      "stages, {} messages between stages, {} end of step (gradients{}, norm, optimizer)",
       fullest, GiB(s.memory[fullest].total()), GiB(s.limits[fullest]),
       Percent(static_cast<double>(s.memory[fullest].total()),
               static_cast<double>(s.limits[fullest])),
@@ -227,8 +226,7 @@ std::vector<std::string> WarningsFor(Context& context, const Record& winner) {
   if (c.micro_batches < c.pp) {
     warnings.push_back(fmt::format(
         "{} micro-batches are fewer than {} stages: the pipeline idles {:.1f} % of the time; raise "
-        "the "
-        "global batch or lower the micro-batch",
+        "the global batch or lower the micro-batch",
         c.micro_batches, c.pp,
         100.0 * static_cast<double>(c.pp - 1) / static_cast<double>(c.micro_batches + c.pp - 1)));
   }

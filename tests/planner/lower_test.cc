@@ -36,7 +36,8 @@ TEST(Schedule, OneForwardOneBackwardOrders) {
   EXPECT_EQ(Order(lower::StageSchedule(4, 1, 4, 2)), "F0 F1 B0 F2 B1 F3 B2 B3");
   EXPECT_EQ(Order(lower::StageSchedule(4, 1, 4, 3)), "F0 B0 F1 B1 F2 B2 F3 B3");
   EXPECT_EQ(Order(lower::StageSchedule(3, 1, 4, 0)), "F0 F1 F2 B0 F3 B1 B2 B3");
-  EXPECT_EQ(Order(lower::StageSchedule(8, 1, 2, 0)), "F0 F1 B0 B1");  // fewer micro-batches than stages
+  EXPECT_EQ(Order(lower::StageSchedule(8, 1, 2, 0)),
+            "F0 F1 B0 B1");  // fewer micro-batches than stages
 }
 
 // parallelism.md 9.2: the table of P2 v2 N3 m8.
@@ -71,8 +72,8 @@ TEST(Schedule, SlotsEqualActivationsInFlight) {
         EXPECT_EQ(plain.slots, std::min(m, pp - p));
         if (pp < 2 || m < pp) continue;
         const int64_t v = 2;
-        const int64_t warm = std::min(
-            2 * (pp - p - 1) + (v - 1) * lower::InterleavingGroup(pp, m), m * v);
+        const int64_t warm =
+            std::min(2 * (pp - p - 1) + (v - 1) * lower::InterleavingGroup(pp, m), m * v);
         const auto interleaved = lower::AssignSlots(lower::StageSchedule(pp, v, m, p), v, m);
         EXPECT_EQ(interleaved.slots, std::min(warm + 1, m * v));
       }
@@ -109,8 +110,8 @@ TEST(Lower, SavedBytesOfALayerEqualTheWorkedExample) {
   const lower::Templates templates(stage, blocks);
   const int64_t S = 512, b = 2, h = 1024, q = 8 * 128, k = 4 * 128, f = 2 * 2048;
   const int64_t rows = S * b;
-  const int64_t expected = 2 * (rows / 2 * h * 2)     // r1 r2
-                           + 2 * (rows / 2 * h * 2)   // n1 n2
+  const int64_t expected = 2 * (rows / 2 * h * 2)        // r1 r2
+                           + 2 * (rows / 2 * h * 2)      // n1 n2
                            + rows * (q + 2 * k) / 2 * 2  // qkv
                            + rows * q / 2 * 2            // o
                            + rows * f / 2 * 2            // gate | up (f counts both)
@@ -231,8 +232,8 @@ TEST(Lower, PassesCanBeDumped) {
   ASSERT_TRUE(plan.ok());
   const std::string text = DumpPasses(*plan, 0, 0);
   size_t at = 0;
-  for (const char* pass : {"# build", "# shard", "# fuse", "# differentiate", "# recompute",
-                           "# place and allocate"}) {
+  for (const char* pass :
+       {"# build", "# shard", "# fuse", "# differentiate", "# recompute", "# place and allocate"}) {
     at = text.find(pass, at);
     ASSERT_NE(at, std::string::npos) << pass;
   }

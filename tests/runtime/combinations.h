@@ -1,4 +1,5 @@
-// The splits that the equivalence tests run: every (tp, pp, dp) with product up to 8 under all options.
+// The splits that the equivalence tests run: every (tp, pp, dp) with product up to 8 under all
+// options.
 #pragma once
 
 #include <string>
@@ -11,7 +12,8 @@
 namespace meshwright::testing {
 
 struct Combination {
-  std::string model;  ///< "gpt", "gpt-untied", "llama", "llama-kv2" (copies under tp 4 and 8), "llama-tied"
+  std::string
+      model;  ///< "gpt", "gpt-untied", "llama", "llama-kv2" (copies under tp 4 and 8), "llama-tied"
   planner::SplitRequest split;
 };
 

@@ -46,8 +46,8 @@ Status RunOne(runtime::MpiSession& session, const testing::Combination& c) {
   MW_ASSIGN_OR_RETURN(const auto summary, runtime::RunOnMpi(session, programs, *source, run));
   const double error = PartialError(collector.Take(), reference.gradients);
   if (session.world().rank() == 0) {
-    std::printf("%s %s: loss %.12f error %.3g\n", c.model.c_str(),
-                planner::ShortName(plan).c_str(), summary.losses.front(), error);
+    std::printf("%s %s: loss %.12f error %.3g\n", c.model.c_str(), planner::ShortName(plan).c_str(),
+                summary.losses.front(), error);
   }
   if (!(error <= 1e-12)) return RunFailed(planner::ShortName(plan) + ": gradients differ");
   return Status::Ok();
@@ -79,4 +79,6 @@ int Main() {
 }  // namespace
 }  // namespace meshwright
 
-int main() { return meshwright::Main(); }
+int main() {
+  return meshwright::Main();
+}

@@ -1,5 +1,7 @@
 // The gradient at any split equals the one-rank fp64 gradient (DESIGN section 8), under the shadow
 // executor, on arenas of exactly the planned size.
+#include "tests/runtime/equivalence.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -7,7 +9,6 @@
 
 #include "planner/verify/verify.h"
 #include "tests/runtime/combinations.h"
-#include "tests/runtime/equivalence.h"
 
 namespace meshwright {
 namespace {
@@ -85,8 +86,8 @@ TEST(Equivalence, GradientsOfEverySplitEqualOneRankInFp64) {
     const auto run = testing::RunPrograms(*programs, options);
     ASSERT_TRUE(run.ok()) << run.status().message();
     std::string worst;
-    EXPECT_LE(testing::RelativeError(run->gradients,
-                                     references.Get(c.model, c.split.global_batch), &worst),
+    EXPECT_LE(testing::RelativeError(run->gradients, references.Get(c.model, c.split.global_batch),
+                                     &worst),
               1e-12)
         << worst;
     EXPECT_TRUE(run->disagreements.empty()) << run->disagreements.front();
@@ -111,8 +112,8 @@ TEST(Equivalence, GradientsInFp32) {
     const double bound =
         std::max(1e-5, 2.0 * references.SingleError(c.model, c.split.global_batch));
     std::string worst;
-    EXPECT_LE(testing::RelativeError(run->gradients,
-                                     references.Get(c.model, c.split.global_batch), &worst),
+    EXPECT_LE(testing::RelativeError(run->gradients, references.Get(c.model, c.split.global_batch),
+                                     &worst),
               bound)
         << worst;
   }
@@ -175,7 +176,8 @@ TEST(Equivalence, IllegalSplitsAreRefusedWithReasons) {
     if (plan.ok()) continue;
     ++refused;
     EXPECT_EQ(plan.status().code(), StatusCode::kInfeasible);
-    EXPECT_NE(plan.status().message().find("found"), std::string::npos == 0) << plan.status().message();
+    EXPECT_NE(plan.status().message().find("found"), std::string::npos == 0)
+        << plan.status().message();
     EXPECT_GT(plan.status().message().size(), 20u);
   }
   EXPECT_GT(refused, 1000u);

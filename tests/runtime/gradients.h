@@ -105,8 +105,8 @@ inline double Norm(const std::vector<double>& v) {
   return std::sqrt(sum);
 }
 
-/// max over tensors of |g - r| / max(|r|, 1e-3 x median tensor norm of r); infinite when a tensor or
-/// element is missing.
+/// max over tensors of |g - r| / max(|r|, 1e-3 x median tensor norm of r); infinite when a tensor
+/// or element is missing.
 inline double RelativeError(const GlobalGradients& g, const GlobalGradients& reference,
                             std::string* worst = nullptr) {
   std::vector<double> norms;

@@ -26,8 +26,8 @@ Programs LowerSplit(const planner::ModelSpec& model, planner::SplitRequest r) {
   return std::move(programs).value();
 }
 
-/// Removes every instance of blocks called `name`; what it waited for and signalled passes on to the
-/// instance behind it, or the task goes when it has no other.
+/// Removes every instance of blocks called `name`; what it waited for and signalled passes on to
+/// the instance behind it, or the task goes when it has no other.
 int DropBlock(RankProgram& program, const std::string& name) {
   int dropped = 0;
   for (Task& task : program.tasks) {

@@ -35,7 +35,8 @@ inline planner::ModelSpec SmallGpt(bool tied = true, int layers = 7) {
   return spec;
 }
 
-/// Llama shape: RMSNorm, rotary positions, gated SiLU, no biases; 8 heads over `kv_heads`, 8 layers.
+/// Llama shape: RMSNorm, rotary positions, gated SiLU, no biases; 8 heads over `kv_heads`, 8
+/// layers.
 inline planner::ModelSpec SmallLlama(int64_t kv_heads = 4, bool tied = false, int layers = 8) {
   planner::LayerSpec layer;
   layer.attention.heads = 8;
