@@ -62,7 +62,7 @@ std::string UsageProblem(const CLI::ParseError& error, const CLI::App& sub) {
   const std::vector<std::string> rest = sub.remaining();
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !rest.empty()) {
     const std::string word = topologies::Quoted(rest.front(), 80);
-    if (word.front() == '-') {
+    if (!word.empty() && word.front() == '-') {
       return fmt::format("unknown option '{}'{}", word, DidYouMean(word, FlagsOf(sub)));
     }
     return fmt::format("unexpected argument '{}'", word);

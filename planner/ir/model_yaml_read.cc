@@ -278,9 +278,9 @@ void ReadLayers(Reader* fields, Context* context, ModuleSpec* module) {
     }
     return;
   }
-  const std::optional<int64_t> count = node ? ReadNumber<int64_t>(*node) : std::nullopt;
-  const bool one_kind = module->layer_kinds.size() == 1 || (count && *count == 0);
-  if (!count || *count < 0 || *count > limits::kLayers || !one_kind) {
+  const int64_t count = node ? ReadNumber<int64_t>(*node).value_or(-1) : -1;
+  const bool one_kind = module->layer_kinds.size() == 1 || count == 0;
+  if (count < 0 || count > limits::kLayers || !one_kind) {
     context->problems.Add(
         node ? LineOf(*node) : 0, path, node ? Found(*node) : "nothing",
         fmt::format(
@@ -289,7 +289,7 @@ void ReadLayers(Reader* fields, Context* context, ModuleSpec* module) {
         "state how many layers of which kind there are");
     return;
   }
-  module->layers.assign(static_cast<size_t>(*count), 0);
+  module->layers.assign(static_cast<size_t>(count), 0);
 }
 
 ModuleSpec ReadModule(const YAML::Node& node, const std::string& path, Context* context) {

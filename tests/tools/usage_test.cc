@@ -45,6 +45,7 @@ TEST_F(UsageTest, UnknownCommandsAndOptionsNameTheNearest) {
   const CliResult option = Meshwright("plan --model gpt2 --cluster dgx-h100 --global-bach 8");
   EXPECT_EQ(option.exit, 2);
   EXPECT_THAT(option.err, HasSubstr("--global-batch"));
+  EXPECT_EQ(Meshwright("topo dgx-h100 ''").exit, 2);
   const CliResult near = Meshwright("topo --locl x");
   EXPECT_EQ(near.exit, 2);
   EXPECT_THAT(near.err, AllOf(HasSubstr("--locl"), HasSubstr("did you mean --local")));
