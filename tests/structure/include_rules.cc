@@ -16,12 +16,14 @@ struct Box {
 
 const std::vector<Box>& Boxes() {
   // lower, verify and search are one target, so they see each other.
-  static const std::vector<std::string_view> algorithms = {"planner/lower/",  "planner/verify/",
-                                                           "planner/search/", "cost_models/",
-                                                           "planner/ir/",     "topologies/"};
+  static const std::vector<std::string_view> algorithms = {"planner/lower/",   "planner/verify/",
+                                                           "planner/predict/", "planner/search/",
+                                                           "cost_models/",     "planner/ir/",
+                                                           "topologies/"};
   static const std::vector<std::string_view> everything = {
-      "topologies/",     "planner/ir/", "planner/lower/", "planner/verify/",
-      "planner/search/", "runtime/",    "cost_models/",   "tools/"};
+      "topologies/",      "planner/ir/",     "planner/lower/", "planner/verify/",
+      "planner/predict/", "planner/search/", "runtime/",       "cost_models/",
+      "tools/"};
   static const std::vector<Box> boxes = [] {
     std::vector<Box> result = {
         {"topologies/", {"topologies/"}},
@@ -29,6 +31,7 @@ const std::vector<Box>& Boxes() {
         {"cost_models/", {"cost_models/", "planner/ir/", "topologies/"}},
         {"planner/lower/", algorithms},
         {"planner/verify/", algorithms},
+        {"planner/predict/", algorithms},
         {"planner/search/", algorithms},
         {"runtime/", {"runtime/", "planner/ir/", "topologies/"}},
         {"tools/", everything},

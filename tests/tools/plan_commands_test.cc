@@ -194,7 +194,8 @@ TEST_F(PlanTest, HeldAxesAreHeld) {
   EXPECT_EQ(split["vpp"], 2);
   EXPECT_EQ(split["micro_batch"], 2);
   EXPECT_EQ(split["zero"], 0);
-  for (const json& stage : plan.Json()["stages"]) EXPECT_EQ(stage["recompute"], "full");
+  const json stages = plan.Json()["stages"];
+  for (const json& stage : stages) EXPECT_EQ(stage["recompute"], "full");
 }
 
 TEST_F(PlanTest, NothingFitsIsExit1WithTheSmallestChange) {
