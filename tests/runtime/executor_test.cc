@@ -14,7 +14,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "hand_programs.h"
+#include "tests/runtime/hand_programs.h"
 #include "runtime/issue_order.h"
 #include "runtime/run.h"
 #include "runtime/thread_communicator.h"

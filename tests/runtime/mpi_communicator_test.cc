@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "communicator_battery.h"
-#include "mpi_main.h"
+#include "tests/runtime/communicator_battery.h"
+#include "tests/runtime/mpi_main.h"
 
 namespace meshwright::runtime {
 namespace {

@@ -1,5 +1,5 @@
 // main of test programs that mpirun starts: MPI lives as long as the tests.
-#include "mpi_main.h"
+#include "tests/runtime/mpi_main.h"
 
 #include <gtest/gtest.h>
 

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "hand_programs.h"
-#include "mpi_main.h"
+#include "tests/runtime/hand_programs.h"
+#include "tests/runtime/mpi_main.h"
 #include "runtime/run.h"
 
 namespace meshwright::runtime {

@@ -10,7 +10,7 @@
 #include <optional>
 #include <thread>
 
-#include "hand_programs.h"
+#include "tests/runtime/hand_programs.h"
 #include "runtime/run.h"
 #include "runtime/shadow_analysis.h"
 #include "runtime/thread_communicator.h"

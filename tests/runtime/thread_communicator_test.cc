@@ -8,7 +8,7 @@
 #include <functional>
 #include <thread>
 
-#include "communicator_battery.h"
+#include "tests/runtime/communicator_battery.h"
 
 namespace meshwright::runtime {
 namespace {
