@@ -1,6 +1,8 @@
 // Public failure reports that a user meets on the command line: each gets its right answer.
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/tools/cli.h"
 
 namespace meshwright::tools {

@@ -1,6 +1,8 @@
 // plan, estimate, simulate, verify: happy paths, documents and refusals.
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/tools/cli.h"
 
 namespace meshwright::tools {

@@ -1,6 +1,8 @@
 // run: short trainings on CPU ranks by threads, and by mpirun where it is.
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/tools/cli.h"
 
 namespace meshwright::tools {

@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/tools/cli.h"
 
 namespace meshwright::tools {

@@ -1,6 +1,8 @@
 // Wrong usage: exit code 2, and a message that says what to do.
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+
 #include "tests/tools/cli.h"
 
 namespace meshwright::tools {
