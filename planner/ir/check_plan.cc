@@ -37,6 +37,13 @@ std::string Divisors(int64_t n, int64_t limit) {
 
 void CheckTensor(const ModulePlan& m, const ModuleSpec& spec, Problems& problems) {
   const int64_t tp = m.tp;
+  for (const LayerSpec& layer : spec.layer_kinds) {
+    if (layer.attention.heads < 1 || layer.attention.kv_heads < 1) {
+      problems.Add("module {}: {} attention and {} key-value heads, needs at least 1 of each",
+                   spec.name, layer.attention.heads, layer.attention.kv_heads);
+      return;
+    }
+  }
   int64_t copies = 1;
   for (const LayerSpec& layer : spec.layer_kinds) {
     const AttentionSpec& a = layer.attention;
@@ -63,6 +70,15 @@ void CheckTensor(const ModulePlan& m, const ModuleSpec& spec, Problems& problems
     }
     if (!layer.mlp.moe && m.ep > 1)
       problems.Add("ep {}: module {} has no experts; ep must be 1", m.ep, spec.name);
+  }
+  for (const LayerSpec& layer : spec.layer_kinds) {
+    const int64_t kv = layer.attention.kv_heads;
+    if (copies > 1 && (kv % tp == 0 || tp / kv != copies)) {
+      problems.Add(
+          "tp {}: layer kinds of module {} would store key-value heads {} and {} times; one number "
+          "must serve all, use a tp up to the smallest number of key-value heads",
+          tp, spec.name, copies, std::max<int64_t>(1, tp / kv));
+    }
   }
   if (m.kv_copies != copies) {
     problems.Add("kv_copies {}: with tp {} each key-value head is stored {} times", m.kv_copies, tp,

@@ -253,6 +253,24 @@ TEST(Lower, SamePlanSameFingerprint) {
   EXPECT_NE(first, Fingerprint(Lower(MakePlan(testing::SmallLlama(), r).value()).value()));
 }
 
+TEST(MakePlan, LayerKindsThatNeedDifferentCopiesAreRefused) {
+  ModelSpec model = testing::SmallLlama(2);
+  LayerSpec other = model.modules[0].layer_kinds[0];
+  other.attention.kv_heads = 4;
+  model.modules[0].layer_kinds.push_back(other);
+  model.modules[0].layers[1] = 1;
+  SplitRequest r;
+  r.global_batch = 1;
+  r.sequence = 16;
+  r.tp = 2;
+  EXPECT_TRUE(MakePlan(model, r).ok());
+  r.tp = 8;  // four copies of one kind's heads, two of the other's
+  const auto refused = MakePlan(model, r);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("4 and 2 times"), std::string::npos)
+      << refused.status().message();
+}
+
 TEST(Lower, RefusesWhatTheStackCannotRun) {
   ModelSpec model = testing::SmallLlama();
   model.modules[0].layer_kinds[0].mlp.moe = MoeSpec{8, 2, 40, 0, 0, false, false};
