@@ -119,7 +119,8 @@ void CheckLayers(const ModulePlan& m, const ModuleSpec& spec, Problems& problems
 
 void CheckSchedule(const Plan& plan, const ModulePlan& m, Problems& problems) {
   if (m.virtual_stages > 1 && m.pp < 2) {
-    problems.Add("vpp {}: virtual stages need pp > 1, found pp {}", m.virtual_stages, m.pp);
+    problems.Add("vpp {}: virtual stages need pp > 1, found pp {}; use vpp 1 or raise pp",
+                 m.virtual_stages, m.pp);
   }
   if (m.virtual_stages > 1 && plan.micro_batches < m.pp) {
     problems.Add(

@@ -176,9 +176,12 @@ TEST(Equivalence, IllegalSplitsAreRefusedWithReasons) {
     if (plan.ok()) continue;
     ++refused;
     EXPECT_EQ(plan.status().code(), StatusCode::kInfeasible);
-    EXPECT_NE(plan.status().message().find("found"), std::string::npos == 0)
-        << plan.status().message();
-    EXPECT_GT(plan.status().message().size(), 20u);
+    const std::string& message = plan.status().message();
+    bool remedy = false;
+    for (const char* words : {"may be", "needs", "pad to", "turn it off", "use vpp 1", "nearest"}) {
+      remedy = remedy || message.find(words) != std::string::npos;
+    }
+    EXPECT_TRUE(remedy) << message;
   }
   EXPECT_GT(refused, 1000u);
 }
