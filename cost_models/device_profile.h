@@ -119,8 +119,8 @@ struct CpuModel {
   std::vector<CpuGemmRate> gemm;                  ///< at least one for fp32 and one for fp64
   std::vector<CpuKernelRate> kernels;             ///< others: bounded by `core_memory_bandwidth`
   std::vector<CpuArithmeticRate> arithmetic;      ///< others: none; attention: as a product
-  Sourced<Seconds> collective_latency;            ///< of a collective or message between threads
-  Sourced<Seconds> collective_step;               ///< more for every step after the first
+  Sourced<Seconds> collective_latency;  ///< core time of a rendezvous of two threads
+  Sourced<Seconds> collective_step;     ///< core time of each further member
   Sourced<BytesPerSecond> collective_bandwidth;   ///< of the bytes that a rank sends
   friend bool operator==(const CpuModel&, const CpuModel&) = default;
 };

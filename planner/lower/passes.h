@@ -13,8 +13,7 @@ namespace meshwright::planner::lower {
 Graph BuildLayer(const SplitFacts& split, int kind_index, const ItemParameters& parameters,
                  bool with_delta);
 Graph BuildEmbedding(const SplitFacts& split, const ItemParameters& parameters);
-/// The head up to the logits' input: final norm and the vocabulary product; the loss is added by
-/// AddLoss once the graph is sharded. `row_chunks` cuts the rows so that logits never exist whole.
+/// The head up to the logits' input: the final norm. BuildHeadStep adds product, loss and gradients.
 Graph BuildHead(const SplitFacts& split, const ItemParameters& parameters);
 
 /// shard: local shapes; collectives around column- and row-cut products, biases after reductions.

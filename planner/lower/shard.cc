@@ -99,7 +99,6 @@ void Fuse(Graph& graph) {
   // add (or copy) directly followed by the norm of its result: one pass over the row.
   for (size_t i = 0; i + 1 < graph.nodes.size();) {
     Node& first = graph.nodes[i];
-    // A collective on the addend may stand between the add and nothing else: adds come after it.
     Node& norm = graph.nodes[i + 1];
     const bool add = first.kind == OpKind::kAdd;
     const bool copy = first.kind == OpKind::kCopy;
