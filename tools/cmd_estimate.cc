@@ -87,8 +87,7 @@ Status Estimate(const EstimateArguments& a, Output& output) {
               ListText("placement", plan.reasons, style) + ListText("warnings", warnings, style) +
               ListText("defaults of the model family", model.defaults_filled, style) +
               ListText("the model file also says", model.notes, style));
-  if (problems.empty()) return Status::Ok();
-  return Infeasible(fmt::format("{}", fmt::join(problems, "; ")));
+  return Status::OfProblems(problems);
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ int Output::Finish(const Status& status) {
     if (!status.ok()) {
       nlohmann::json& errors = (*document_)["errors"];
       if (!errors.is_array()) errors = nlohmann::json::array();
+      if (errors.empty() && !status.problems().empty()) errors = status.problems();
       if (errors.empty()) errors.push_back(status.message());
     }
     const std::string text = Dump(*document_) + "\n";

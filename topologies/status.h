@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace meshwright {
 
@@ -30,10 +31,25 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
+  /// One entry a problem when several were found at once, in the order of the message; else empty.
+  const std::vector<std::string>& problems() const { return problems_; }
 
   /// Same status with "where: " put before the message; ok stays ok.
   Status WithContext(const std::string& where) const {
-    return ok() ? *this : Status(code_, where + ": " + message_);
+    if (ok()) return *this;
+    Status status(code_, where + ": " + message_);
+    status.problems_ = problems_;
+    return status;
+  }
+
+  /// kInfeasible for everything that is wrong; ok when nothing is.
+  static Status OfProblems(std::vector<std::string> problems) {
+    if (problems.empty()) return {};
+    std::string text = problems.size() == 1 ? "" : std::to_string(problems.size()) + " problems: ";
+    for (size_t i = 0; i < problems.size(); ++i) text += (i > 0 ? "; " : "") + problems[i];
+    Status status(StatusCode::kInfeasible, std::move(text));
+    status.problems_ = std::move(problems);
+    return status;
   }
 
   friend bool operator==(const Status&, const Status&) = default;
@@ -41,12 +57,15 @@ class [[nodiscard]] Status {
  private:
   StatusCode code_ = StatusCode::kOk;
   std::string message_;
+  std::vector<std::string> problems_;
 };
 
 inline Status InvalidInput(std::string message) {
   return {StatusCode::kInvalidInput, std::move(message)};
 }
-inline Status NotFound(std::string message) { return {StatusCode::kNotFound, std::move(message)}; }
+inline Status NotFound(std::string message) {
+  return {StatusCode::kNotFound, std::move(message)};
+}
 inline Status Infeasible(std::string message) {
   return {StatusCode::kInfeasible, std::move(message)};
 }
@@ -57,7 +76,8 @@ inline Status RunFailed(std::string message) {
   return {StatusCode::kRunFailed, std::move(message)};
 }
 
-/// Exit code of the command line for a status: 0 done, 1 the answer is no, 2 bad input, 3 run failed.
+/// Exit code of the command line for a status: 0 done, 1 the answer is no, 2 bad input, 3 run
+/// failed.
 inline int ExitCode(const Status& status) {
   switch (status.code()) {
     case StatusCode::kOk:
@@ -82,8 +102,8 @@ namespace internal {
 }  // namespace internal
 
 /// Aborts when an invariant of ours is broken; never for user input.
-#define MW_CHECK(expression)                                                     \
-  do {                                                                           \
+#define MW_CHECK(expression)                                                                 \
+  do {                                                                                       \
     if (!(expression)) ::meshwright::internal::CheckFailed(__FILE__, __LINE__, #expression); \
   } while (false)
 
@@ -91,7 +111,7 @@ namespace internal {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor)
   Result(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     MW_CHECK(!status_.ok());
   }
@@ -125,8 +145,8 @@ class [[nodiscard]] Result {
 #define MW_CONCAT(a, b) MW_CONCAT_INNER(a, b)
 
 /// Returns the status from the calling function when it is not ok.
-#define MW_RETURN_IF_ERROR(expression)                            \
-  do {                                                            \
+#define MW_RETURN_IF_ERROR(expression)                                                    \
+  do {                                                                                    \
     if (::meshwright::Status mw_status = (expression); !mw_status.ok()) return mw_status; \
   } while (false)
 

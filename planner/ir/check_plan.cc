@@ -16,12 +16,7 @@ class Problems {
   void Add(fmt::format_string<Args...> format, Args&&... args) {
     list_.push_back(fmt::format(format, std::forward<Args>(args)...));
   }
-  Status ToStatus() const {
-    if (list_.empty()) return Status::Ok();
-    std::string text = list_.size() == 1 ? "" : fmt::format("{} problems: ", list_.size());
-    for (size_t i = 0; i < list_.size(); ++i) text += (i ? "; " : "") + list_[i];
-    return Infeasible(text);
-  }
+  Status ToStatus() && { return Status::OfProblems(std::move(list_)); }
 
  private:
   std::vector<std::string> list_;
@@ -219,7 +214,7 @@ Status CheckPlan(const Plan& plan) {
       plan.placement.size()) {
     problems.Add("placement: two ranks share a GPU; every rank needs its own");
   }
-  return problems.ToStatus();
+  return std::move(problems).ToStatus();
 }
 
 }  // namespace meshwright::planner

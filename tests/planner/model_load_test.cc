@@ -245,6 +245,43 @@ TEST(HfFamily, WindowsComeFromLayerTypesToo) {
   EXPECT_EQ(OnlyModule(model).layer(1).attention.window, 128);
 }
 
+TEST(HfFamily, WindowsOfQwenStartWhereTheClassSays) {
+  const auto first = [](const char* json) {
+    const ModelSpec model = FromJson(json);
+    for (int64_t i = 0; i < OnlyModule(model).layer_count(); ++i) {
+      if (OnlyModule(model).layer(i).attention.window > 0) return i;
+    }
+    return int64_t{-1};
+  };
+  EXPECT_EQ(first(R"({"model_type": "qwen2", "use_sliding_window": true})"), 28);
+  EXPECT_EQ(first(R"({"model_type": "qwen2_vl_text", "use_sliding_window": true,
+                      "num_hidden_layers": 82})"),
+            80);
+  EXPECT_EQ(first(R"({"model_type": "qwen3_moe", "use_sliding_window": true})"), 0);
+}
+
+TEST(HfFamily, QwenTwoMoeMayLeaveOutItsBiases) {
+  const ModelSpec model = FromJson(R"({"model_type": "qwen2_moe"})");
+  EXPECT_TRUE(OnlyModule(model).layer(0).attention.qkv_bias);
+  const ModelSpec plain = FromJson(R"({"model_type": "qwen2_moe", "qkv_bias": false})");
+  EXPECT_EQ(TotalParameters(model) - TotalParameters(plain), 24 * 3 * 2048);
+}
+
+TEST(HfFamily, DeepSeekV2HasTheDefaultsOfItsClass) {
+  const ModelSpec model = FromJson(R"({"model_type": "deepseek_v2", "num_experts_per_tok": 6})");
+  const ModuleSpec& module = OnlyModule(model);
+  EXPECT_EQ(module.vocab, 32000);
+  EXPECT_EQ(module.layer_count(), 32);
+  ASSERT_TRUE(module.layer(0).mlp.moe.has_value());  // first_k_dense_replace = 0
+  EXPECT_EQ(module.layer(0).mlp.moe->experts, 64);
+  EXPECT_EQ(module.layer(0).mlp.moe->expert_ffn, 1407);
+  EXPECT_EQ(module.layer(0).mlp.moe->shared_experts, 2);
+  // DeepseekV2Config leaves the number of experts a token open.
+  const Result<ModelSpec> open = ParseHfConfig(R"({"model_type": "deepseek_v2"})", "test.json");
+  ASSERT_FALSE(open.ok());
+  EXPECT_THAT(open.status().message(), HasSubstr("num_experts_per_tok: found nothing"));
+}
+
 TEST(HfFamily, MistralsWindowIsFourThousandUnlessNull) {
   const auto window = [](const char* json) {
     return OnlyModule(FromJson(json)).layer(0).attention.window;

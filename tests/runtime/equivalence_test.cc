@@ -8,6 +8,7 @@
 #include <map>
 
 #include "planner/verify/verify.h"
+#include "tests/planner/same_rows.h"
 #include "tests/runtime/combinations.h"
 
 namespace meshwright {
@@ -59,7 +60,6 @@ void ExpectMemoryAsPlanned(const Programs& programs, const testing::SplitRun& ru
     // The last area is padded to the alignment of tensors.
     EXPECT_LE(s.shadow.high_water_bytes, program.arena.size);
     EXPECT_GT(s.shadow.high_water_bytes, program.arena.size - 256);
-    EXPECT_EQ(s.trace.size(), program.tasks.size());
     reports.push_back(s.shadow);
   }
   const Status order = runtime::CheckHappensBefore(programs, reports);
@@ -92,6 +92,7 @@ TEST(Equivalence, GradientsOfEverySplitEqualOneRankInFp64) {
         << worst;
     EXPECT_TRUE(run->disagreements.empty()) << run->disagreements.front();
     ExpectMemoryAsPlanned(*programs, *run);
+    planner::ExpectSameRows(*plan, *programs, run->summaries, options.steps);
     ++ran;
   }
   std::printf("%zu combinations of %zu ran\n", ran, all.size());

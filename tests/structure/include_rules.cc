@@ -12,18 +12,18 @@ namespace {
 struct Box {
   std::string_view folder;
   std::vector<std::string_view> may_see;
+  std::vector<std::string_view> but_not = {};
+  bool gpu = false;  ///< headers may include those of CUDA and its libraries
 };
 
 const std::vector<Box>& Boxes() {
   // lower, verify and search are one target, so they see each other.
-  static const std::vector<std::string_view> algorithms = {"planner/lower/",   "planner/verify/",
-                                                           "planner/predict/", "planner/search/",
-                                                           "cost_models/",     "planner/ir/",
-                                                           "topologies/"};
+  static const std::vector<std::string_view> algorithms = {
+      "planner/lower/", "planner/verify/", "planner/predict/", "planner/search/",
+      "cost_models/",   "planner/ir/",     "topologies/"};
   static const std::vector<std::string_view> everything = {
-      "topologies/",      "planner/ir/",     "planner/lower/", "planner/verify/",
-      "planner/predict/", "planner/search/", "runtime/",       "cost_models/",
-      "tools/"};
+      "topologies/",     "planner/ir/", "planner/lower/", "planner/verify/", "planner/predict/",
+      "planner/search/", "runtime/",    "cost_models/",   "tools/"};
   static const std::vector<Box> boxes = [] {
     std::vector<Box> result = {
         {"topologies/", {"topologies/"}},
@@ -33,11 +33,16 @@ const std::vector<Box>& Boxes() {
         {"planner/verify/", algorithms},
         {"planner/predict/", algorithms},
         {"planner/search/", algorithms},
-        {"runtime/", {"runtime/", "planner/ir/", "topologies/"}},
-        {"tools/", everything},
-        {"tests/", everything},
+        {"runtime/cuda/", {"runtime/", "planner/ir/", "topologies/"}, {}, true},
+        // Without a CUDA toolkit there is no runtime/cuda.
+        {"runtime/", {"runtime/", "planner/ir/", "topologies/"}, {"runtime/cuda/"}},
+        {"tools/", everything, {"runtime/cuda/"}},
+        {"tests/runtime/cuda/", everything, {}, true},
+        {"tests/", everything, {"runtime/cuda/"}},
     };
-    result.back().may_see.push_back("tests/");
+    for (Box& box : result) {
+      if (box.folder.starts_with("tests/")) box.may_see.push_back("tests/");
+    }
     return result;
   }();
   return boxes;
@@ -95,10 +100,13 @@ std::string Problem(const Box& box, bool is_header, const Include& include) {
     return std::string(box.folder) + " may not include \"" + target +
            "\"; it sees: " + Join(box.may_see);
   }
+  if (StartsWithAny(target, box.but_not)) {
+    return std::string(box.folder) + " may not include \"" + target + "\"";
+  }
   if (!include.quoted && StartsWithAny(target, Boxes().back().may_see)) {
     return "<" + target + "> is ours: write it in quotes";
   }
-  if (is_header && !include.quoted) {
+  if (is_header && !include.quoted && !box.gpu) {
     for (const std::string_view heavy : kOnlyInSources) {
       if (target.starts_with(heavy)) return "<" + target + "> belongs in a .cc, not in a header";
     }
@@ -140,7 +148,7 @@ std::vector<std::string> CheckIncludes(std::string_view path, std::string_view t
   if (box == boxes.end()) {
     return {std::string(path) + ":1: in no box; the table is in tests/structure/include_rules.cc"};
   }
-  const bool is_header = path.ends_with(".h");
+  const bool is_header = path.ends_with(".h") || path.ends_with(".cuh");
   std::vector<std::string> problems;
   const auto add = [&](int line, const std::string& problem) {
     problems.push_back(std::string(path) + ":" + std::to_string(line) + ": " + problem);

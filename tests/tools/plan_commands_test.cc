@@ -12,6 +12,7 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 using EstimateTest = CliTest;
 using PlanTest = CliTest;
@@ -91,6 +92,17 @@ TEST_F(EstimateTest, WhatDoesNotFitIsSaidWithTheLargestPart) {
       << "18 bytes a parameter on one GPU";
   ASSERT_EQ(d["errors"].size(), 1U);
   EXPECT_THAT(d["errors"][0].get<std::string>(), AllOf(HasSubstr("stage 0"), HasSubstr("--tp")));
+}
+
+TEST_F(EstimateTest, EveryProblemIsAnErrorOfItsOwn) {
+  const CliResult result = Meshwright(
+      "estimate --model llama-3-8b --cluster dgx-h100 --global-batch 7 --seq 2048 --tp 3 --pp 2 "
+      "--vpp 2 --gpus 6 --json");
+  EXPECT_EQ(result.exit, 1);
+  const json errors = result.Json()["errors"];
+  ASSERT_GE(errors.size(), 2U) << errors;
+  EXPECT_THAT(errors[0].get<std::string>(), Not(HasSubstr("problems:")));
+  EXPECT_NE(errors[0], errors[1]);
 }
 
 TEST_F(EstimateTest, IllegalSplitsExitWith1AndStillCountParameters) {
