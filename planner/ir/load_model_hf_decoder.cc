@@ -167,7 +167,12 @@ std::function<bool(int64_t)> QwenWindow(HfFields* f, const HfDefaults& d, int64_
   *window = 0;
   if (!Flag(f, "use_sliding_window", false, d)) return [](int64_t) { return false; };
   *window = ReadWindow(f, 4096, d);
-  const int64_t first = f->Whole({"max_window_layers"}, 0, limits::kPositions, {28, DefaultOf(d)});
+  const int64_t first = f->Whole(
+      {"max_window_layers"}, 0, limits::kPositions,
+      {d.max_window_layers,
+       d.max_window_layers > 0
+           ? DefaultOf(d)
+           : fmt::format("{} has no such field: a window on every layer", d.config_class)});
   return [first](int64_t i) { return i >= first; };
 }
 

@@ -2,13 +2,13 @@
 
 namespace meshwright::planner {
 
-// Defaults: the configuration classes of Hugging Face `transformers` 4.x.
+// Defaults: models/*/configuration_*.py of Hugging Face `transformers` 4.57.3; 5.0.0 has the same.
 const std::vector<HfFamily>& HfFamilies() {
   // model_type, {class, vocab, hidden, ffn, layers, heads, kv, head_dim, positions, eps, theta,
-  // tied}
+  // tied, max_window_layers}
   static const std::vector<HfFamily> families = {
       {"deepseek_v2",
-       {"DeepseekV2Config", 102400, 4096, 11008, 30, 32, 0, 0, 2048, 1e-6, 1e4, false},
+       {"DeepseekV2Config", 32000, 4096, 11008, 32, 32, 0, 0, 2048, 1e-6, 1e4, false},
        ReadDeepSeekV2},
       {"deepseek_v3",
        {"DeepseekV3Config", 129280, 7168, 18432, 61, 128, 0, 0, 4096, 1e-6, 1e4, false},
@@ -37,19 +37,19 @@ const std::vector<HfFamily>& HfFamilies() {
        {"Qwen2Config", 151936, 4096, 22016, 32, 32, 32, 0, 32768, 1e-6, 1e4, false},
        ReadQwen2},
       {"qwen2_5_vl_text",
-       {"Qwen2_5_VLTextConfig", 152064, 8192, 29568, 80, 64, 8, 0, 32768, 1e-5, 1e6, false},
+       {"Qwen2_5_VLTextConfig", 152064, 8192, 29568, 80, 64, 8, 0, 32768, 1e-5, 1e6, false, 80},
        ReadQwen2},
       {"qwen2_moe",
        {"Qwen2MoeConfig", 151936, 2048, 5632, 24, 16, 16, 0, 32768, 1e-6, 1e4, false},
        ReadQwen2Moe},
       {"qwen2_vl_text",
-       {"Qwen2VLTextConfig", 152064, 8192, 29568, 80, 64, 8, 0, 32768, 1e-5, 1e6, false},
+       {"Qwen2VLTextConfig", 152064, 8192, 29568, 80, 64, 8, 0, 32768, 1e-5, 1e6, false, 80},
        ReadQwen2},
       {"qwen3",
        {"Qwen3Config", 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6, 1e4, false},
        ReadQwen3},
       {"qwen3_moe",
-       {"Qwen3MoeConfig", 151936, 2048, 6144, 24, 32, 4, 0, 32768, 1e-6, 1e4, false},
+       {"Qwen3MoeConfig", 151936, 2048, 6144, 24, 32, 4, 0, 32768, 1e-6, 1e4, false, 0},
        ReadQwen3Moe},
   };
   return families;

@@ -26,6 +26,8 @@ struct HfDefaults {
   double norm_eps;
   double rope_theta;
   bool tied;
+  /// Qwen: first layer with a sliding window. 0: the class has no such field, all layers have it.
+  int64_t max_window_layers = 28;
 };
 
 struct HfFamily {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "planner/ir/load_model_hf_decoder.h"
@@ -60,7 +61,9 @@ void ReadLatent(HfFields* f, const HfDefaults& d, AttentionSpec* a) {
 }
 
 struct DeepSeekMoe {
-  int64_t experts, top_k, shared, groups, top_groups;
+  int64_t experts;
+  std::optional<int64_t> top_k;  ///< none: the class has no default that a model can run with
+  int64_t expert_ffn, shared, groups, top_groups, first_dense;
   double scale;
   bool normalize;
   RouterScore score;
@@ -70,8 +73,8 @@ MoeSpec ReadDeepSeekMoe(HfFields* f, const HfDefaults& d, const DeepSeekMoe& fal
   MoeSpec moe;
   moe.experts = Count(f, {"n_routed_experts"}, limits::kExperts, fallback.experts, d);
   const int64_t experts = std::max<int64_t>(moe.experts, 1);
-  moe.top_k = Count(f, {"num_experts_per_tok"}, experts, fallback.top_k, d);
-  moe.expert_ffn = Count(f, {"moe_intermediate_size"}, limits::kFfn, 2048, d);
+  moe.top_k = f->Whole({"num_experts_per_tok"}, 1, experts, {fallback.top_k, DefaultOf(d)});
+  moe.expert_ffn = Count(f, {"moe_intermediate_size"}, limits::kFfn, fallback.expert_ffn, d);
   moe.shared_experts =
       f->IsNull("n_shared_experts")
           ? 0
@@ -111,7 +114,7 @@ void ReadDeepSeek(HfFields* f, const HfDefaults& d, ModuleSpec* module, const De
   MoeSpec moe = ReadDeepSeekMoe(f, d, fallback);
   moe.router_bias = router_bias;
   const int64_t first =
-      f->Whole({"first_k_dense_replace"}, 0, limits::kLayers, {router_bias ? 3 : 1, DefaultOf(d)});
+      f->Whole({"first_k_dense_replace"}, 0, limits::kLayers, {fallback.first_dense, DefaultOf(d)});
   const int64_t every = f->Whole({"moe_layer_freq"}, 1, limits::kLayers, {1, DefaultOf(d)});
   module->next_token_layers =
       f->Find("num_nextn_predict_layers") == nullptr
@@ -145,7 +148,7 @@ void ReadMixtral(HfFields* f, const HfDefaults& d, ModuleSpec* module) {
 void ReadQwen2Moe(HfFields* f, const HfDefaults& d, ModuleSpec* module) {
   LayerSpec layer = ReadDecoder(f, d, HeadShape::kPlain, module);
   ReadSilu(f, d, &layer);
-  BuiltInQkvBias(f, &layer);
+  layer.attention.qkv_bias = Flag(f, "qkv_bias", true, d);
   MoeSpec moe = ReadQwenMoe(f, d, 60, 4, 1408);
   moe.shared_experts = 1;
   moe.shared_ffn = Count(f, {"shared_expert_intermediate_size"}, limits::kFfn, 5632, d);
@@ -162,12 +165,13 @@ void ReadQwen3Moe(HfFields* f, const HfDefaults& d, ModuleSpec* module) {
 }
 
 void ReadDeepSeekV2(HfFields* f, const HfDefaults& d, ModuleSpec* module) {
-  ReadDeepSeek(f, d, module, {64, 6, 2, 1, 1, 1.0, false, RouterScore::kSoftmax}, false);
+  ReadDeepSeek(f, d, module,
+               {64, std::nullopt, 1407, 2, 1, 1, 0, 1.0, false, RouterScore::kSoftmax}, false);
 }
 
 void ReadDeepSeekV3(HfFields* f, const HfDefaults& d, ModuleSpec* module) {
   // The correction bias steers the choice of experts ("noaux_tc"): one number per expert.
-  ReadDeepSeek(f, d, module, {256, 8, 1, 8, 4, 2.5, true, RouterScore::kSigmoid}, true);
+  ReadDeepSeek(f, d, module, {256, 8, 2048, 1, 8, 4, 3, 2.5, true, RouterScore::kSigmoid}, true);
 }
 
 }  // namespace meshwright::planner
