@@ -73,7 +73,7 @@ class Inspector {
   template <typename T, typename F>
   Status Inside(const std::string& path, const T& value, F visit) {
     const std::string outer = std::exchange(path_, path);
-    const Status status = visit(*this, value);
+    Status status = visit(*this, value);
     path_ = outer;
     return status;
   }

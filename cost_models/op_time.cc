@@ -15,7 +15,8 @@ constexpr Tile kTiles[] = {{256, 128}, {128, 256}, {128, 128}, {128, 64}, {64, 1
 constexpr int64_t kSplits[] = {1, 2, 4, 8};
 
 double Blocks(int64_t size, int64_t tile) {
-  return static_cast<double>(size / tile + (size % tile != 0 ? 1 : 0));
+  const int64_t whole = (size + tile - 1) / tile;
+  return static_cast<double>(whole);
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ struct Context {
 // One mapping of the file. Fields are asked for by key; `Done` refuses keys that nobody asked for.
 class Reader {
  public:
-  Reader(const Context& context, YAML::Node node, std::string path)
-      : context_(context), node_(std::move(node)), path_(std::move(path)) {}
+  Reader(const Context& context, const YAML::Node& node, std::string path)
+      : context_(context), node_(node), path_(std::move(path)) {}
 
   Status Check() const {
     if (node_.IsMap()) return Status::Ok();

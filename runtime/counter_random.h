@@ -7,10 +7,16 @@
 #include <cmath>
 #include <cstdint>
 
+#ifdef __CUDACC__  // GPU ranks draw the same values
+#define MW_HOST_DEVICE __host__ __device__
+#else
+#define MW_HOST_DEVICE
+#endif
+
 namespace meshwright::runtime {
 
 /// Two 64-bit words of the stream `key` at `counter`; `stream` gives independent streams of a key.
-inline std::array<uint64_t, 2> Philox(uint64_t key, uint64_t stream, uint64_t counter) {
+MW_HOST_DEVICE inline std::array<uint64_t, 2> Philox(uint64_t key, uint64_t stream, uint64_t counter) {
   auto k0 = static_cast<uint32_t>(key);
   auto k1 = static_cast<uint32_t>(key >> 32);
   std::array<uint32_t, 4> x = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32),
@@ -27,12 +33,12 @@ inline std::array<uint64_t, 2> Philox(uint64_t key, uint64_t stream, uint64_t co
 }
 
 /// Uniform in (0, 1]: never zero, so that its logarithm is finite.
-inline double UnitInterval(uint64_t word) {
+MW_HOST_DEVICE inline double UnitInterval(uint64_t word) {
   return (static_cast<double>(word >> 11) + 1.0) * 0x1.0p-53;
 }
 
 /// Standard normal value of (key, stream, counter), by Box and Muller.
-inline double StandardNormal(uint64_t key, uint64_t stream, uint64_t counter) {
+MW_HOST_DEVICE inline double StandardNormal(uint64_t key, uint64_t stream, uint64_t counter) {
   const std::array<uint64_t, 2> words = Philox(key, stream, counter);
   return std::sqrt(-2.0 * std::log(UnitInterval(words[0]))) *
          std::cos(6.283185307179586 * UnitInterval(words[1]));

@@ -80,6 +80,9 @@ struct RunSummary {
   double tokens_per_s = 0.0;  ///< of all steps but the first (of that one if there is no other)
   int64_t planned_bytes = 0;  ///< sum of the plan's memory breakdown
   int64_t arena_bytes = 0;    ///< allocated
+  /// GPU ranks: memory of the device in use after the last step, as the driver tells, and what of it
+  /// the context and libraries, and NCCL took. 0 on CPU ranks.
+  int64_t device_bytes = 0, library_bytes = 0, nccl_bytes = 0;
   BusySeconds busy_s{};
   std::vector<planner::TraceRow> trace;  ///< by (step, task)
   ShadowReport shadow;

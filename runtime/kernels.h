@@ -27,6 +27,7 @@ struct RankContext {
   planner::StepFacts facts;
   planner::ModulePlan grid;  ///< sizes tp, dp, pp ... of the rank's module
   OptimizerOptions optimizer;
+  void* device = nullptr;  ///< of GPU ranks: what kernels of their table expect; nullptr on CPUs
 };
 
 /// One op bound to memory.

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "runtime/micro_batch.h"
+
 namespace meshwright::runtime {
 
 using planner::OpKind;
@@ -13,8 +15,6 @@ using planner::Scalar;
 using planner::TensorView;
 
 namespace {
-
-constexpr int32_t kMasked = -100;  ///< label that does not count
 
 std::byte* ScalarAddress(std::byte* arena, const planner::RankProgram& program, Scalar scalar) {
   return arena + program.arena.io + 8 * static_cast<int64_t>(scalar);
@@ -37,7 +37,6 @@ OpRunner::OpRunner(const RankContext& context, const KernelTable& kernels, DataS
       arena_(arena),
       communicators_(std::move(communicators)) {
   samples_.resize(std::max<size_t>(context.program->streams.size(), 1));
-  for (auto& ids : samples_) ids.resize(static_cast<size_t>(context.facts.sequence) + 1);
 }
 
 Status OpRunner::CheckKinds(const IssueOrder& order, const KernelTable& kernels) {
@@ -56,9 +55,10 @@ Status OpRunner::Run(const IssuedOp& op, int64_t step) {
   const OpKind kind = op.op->kind;
   switch (kind) {
     case OpKind::kLoadTokens:
-      return Load(call, step, false);
     case OpKind::kLoadLabels:
-      return Load(call, step, true);
+      return ReadMicroBatch(call, step, data_, options_,
+                            &samples_[static_cast<size_t>(op.op->stream)],
+                            reinterpret_cast<int32_t*>(call.Address(0)));
     case OpKind::kReadBack:
       return ReadBack(call, step);
     default:
@@ -103,32 +103,6 @@ Status OpRunner::Communicate(const OpCall& call) {
     default:
       return Unsupported(fmt::format("op {} is no communication", planner::ToString(call.op.kind)));
   }
-}
-
-Status OpRunner::Load(const OpCall& call, int64_t step, bool labels) {
-  const planner::StepFacts& facts = context_.facts;
-  const int64_t rows = facts.micro_batch;
-  const TensorView& view = *call.View(0);
-  const int64_t micro_batch = call.task.micro_batch;
-  if (view.dtype != planner::DType::kI32 || view.elements() != facts.sequence * rows ||
-      micro_batch < 0) {
-    return Infeasible(fmt::format(
-        "micro-batch {} into {} {}; expected int32 [{}, {}] and a micro-batch >= 0", micro_batch,
-        view.elements(), planner::ToString(view.dtype), facts.sequence, rows));
-  }
-  auto* out = reinterpret_cast<int32_t*>(call.Address(0));
-  std::vector<int32_t>& ids = samples_[static_cast<size_t>(call.op.stream)];
-  const int64_t lane = micro_batch * context_.grid.dp + context_.binding->dp_index;
-  for (int64_t j = 0; j < rows; ++j) {
-    const int64_t sample = lane * rows + j;
-    MW_RETURN_IF_ERROR(data_.Read(step, sample, facts.sequence, ids.data()));
-    for (int64_t s = 0; s < facts.sequence; ++s) {
-      int32_t id = ids[static_cast<size_t>(labels ? s + 1 : s)];
-      if (labels && options_.label_counts && !options_.label_counts(step, sample, s)) id = kMasked;
-      out[s * rows + j] = id;
-    }
-  }
-  return Status::Ok();
 }
 
 Status OpRunner::ReadBack(const OpCall& call, int64_t step) {

@@ -28,7 +28,6 @@ class OpRunner {
 
  private:
   Status Communicate(const OpCall& call);
-  Status Load(const OpCall& call, int64_t step, bool labels);
   Status ReadBack(const OpCall& call, int64_t step);
 
   const RankContext& context_;

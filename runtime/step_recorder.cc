@@ -64,13 +64,13 @@ void StepRecorder::Begin(int64_t step) {
   times.read_back = false;
 }
 
-void StepRecorder::OnOp(const IssuedOp& op, int64_t step, int64_t start_ns, int64_t end_ns) {
+void StepRecorder::OnTask(int32_t task, int64_t step, int64_t start_ns, int64_t end_ns) {
   StepTimes& times = At(step);
-  TaskTimes& task = times.tasks[static_cast<size_t>(op.task)];
-  Lower(task.start, start_ns);
-  Raise(task.end, end_ns);
-  times.busy_ns[static_cast<size_t>(op.task_ptr->kind)].fetch_add(end_ns - start_ns,
-                                                                  std::memory_order_relaxed);
+  TaskTimes& whole = times.tasks[static_cast<size_t>(task)];
+  Lower(whole.start, start_ns);
+  Raise(whole.end, end_ns);
+  const auto kind = static_cast<size_t>(program_.tasks[static_cast<size_t>(task)].kind);
+  times.busy_ns[kind].fetch_add(end_ns - start_ns, std::memory_order_relaxed);
 }
 
 void StepRecorder::OnReadBack(int64_t step, double loss, double grad_norm) {

@@ -27,7 +27,11 @@ class StepRecorder {
   /// Issuing thread: step begins; the step kStepsInFlight before it was finished.
   void Begin(int64_t step);
   /// Stream worker: the op ran.
-  void OnOp(const IssuedOp& op, int64_t step, int64_t start_ns, int64_t end_ns);
+  void OnOp(const IssuedOp& op, int64_t step, int64_t start_ns, int64_t end_ns) {
+    OnTask(op.task, step, start_ns, end_ns);
+  }
+  /// A part of task `task`, or the whole of it, ran.
+  void OnTask(int32_t task, int64_t step, int64_t start_ns, int64_t end_ns);
   /// Stream worker of kReadBack.
   void OnReadBack(int64_t step, double loss, double grad_norm);
   /// Issuing thread, once the step is done: adds it to the summary.

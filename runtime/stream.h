@@ -13,35 +13,28 @@
 #include <vector>
 
 #include "planner/ir/program.h"
+#include "runtime/stream_sink.h"
 
 namespace meshwright::runtime {
-
-/// Work of a stream: a value that the owner of the streams understands.
-struct StreamWork {
-  const void* item = nullptr;
-  int64_t step = 0;
-};
 
 /// The streams of one rank. One thread issues (Wait, Launch, Record, Fence); a stream runs its work
 /// in the order of issue, each piece once the events that it waits for are complete. An event is a
 /// register: a wait binds to the latest record issued before it, in this step or an earlier one;
 /// without any it is complete. Nothing is allocated once the queues have their size.
-class StreamSet {
+class StreamSet : public StreamSink {
  public:
   using Run = std::function<void(planner::StreamId, const StreamWork&)>;
 
   /// A worker for each stream s with used[s]; `run` is called on the workers and must not throw.
   StreamSet(const std::vector<bool>& used, int events, Run run);
   /// Cancels what has not started and ends the workers.
-  ~StreamSet();
+  ~StreamSet() override;
   StreamSet(const StreamSet&) = delete;
   StreamSet& operator=(const StreamSet&) = delete;
 
-  /// What is launched on `stream` from now on starts after the latest record of `event`.
-  void Wait(planner::StreamId stream, planner::EventId event);
-  void Launch(planner::StreamId stream, const StreamWork& work);
-  /// `event` is complete once everything launched on `stream` so far is.
-  void Record(planner::StreamId stream, planner::EventId event);
+  void Wait(planner::StreamId stream, planner::EventId event) override;
+  void Launch(planner::StreamId stream, const StreamWork& work) override;
+  void Record(planner::StreamId stream, planner::EventId event) override;
 
   /// Marks the end of a step and blocks until at most `ahead` marked steps are unfinished: bounds
   /// how far the issuing thread runs ahead.

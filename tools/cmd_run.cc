@@ -1,4 +1,4 @@
-// meshwright run: trains by a plan on CPU ranks.
+// meshwright run: trains by a plan on CPU or GPU ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,9 +9,14 @@
 #include <optional>
 
 #include "planner/lower/lower.h"
+#include "planner/lower/make_plan.h"
 #include "planner/verify/verify.h"
+#include "runtime/gpu_run.h"
+#include "runtime/launch.h"
 #include "runtime/mpi_communicator.h"
+#include "runtime/self_start.h"
 #include "tools/commands.h"
+#include "tools/cpu_profile.h"
 #include "tools/evaluate.h"
 #include "tools/resolve.h"
 #include "tools/run_job.h"
@@ -33,6 +38,8 @@ struct RunArguments {
   runtime::OptimizerOptions optimizer_options;
   double deadline_s = 60.0;
   bool deterministic = false;
+  bool no_tune = false;
+  std::string flight_record;
 };
 
 void Declare(RunArguments* a, OptionSet& options) {
@@ -65,6 +72,11 @@ void Declare(RunArguments* a, OptionSet& options) {
   options.Choice("--dtype", &a->dtype, {"fp32", "fp64", "bf16"}, "default: the plan's");
   options.Flag("--deterministic", &a->deterministic,
                "bit-identical from run to run; CPU ranks always are");
+  options.Heading("GPUs");
+  options.Flag("--no-tune", &a->no_tune,
+               "take cuBLASLt's first proposal instead of timing several before the first step");
+  options.Text("--flight-record", &a->flight_record, "FILE",
+               "where each rank's last operations go on failure, with .rankN behind the name");
 }
 
 /// The plan with what the command line changes; whether a prediction in it still holds.
@@ -74,7 +86,16 @@ Result<planner::Plan> PlanToRun(const RunArguments& a, bool* changed) {
   if (!a.dtype.empty()) plan.dtype = planner::ParseDType(a.dtype).value();
   if (!a.optimizer.empty()) plan.optimizer = planner::ParseOptimizerKind(a.optimizer).value();
   *changed = plan.dtype != as_read.dtype || plan.optimizer != as_read.optimizer;
-  if (plan.dtype == planner::DType::kBf16) {
+  const bool gpu = a.device == "cuda";
+  if (gpu && plan.dtype == planner::DType::kF64) {
+    return Unsupported(
+        fmt::format("{}: GPU ranks compute in bf16 and fp32; pass --dtype fp32", a.plan));
+  }
+  // Workspaces follow the device: a plan for CPU ranks runs on GPUs and the other way round.
+  plan.device = gpu ? topologies::DeviceKind::kGpu : topologies::DeviceKind::kCpu;
+  plan.workspace_bytes = planner::WorkspaceBytes(plan.device);
+  *changed = *changed || plan.device != as_read.device;
+  if (!gpu && plan.dtype == planner::DType::kBf16) {
     return Unsupported(fmt::format(
         "{}: the plan computes in bf16, CPU ranks compute in fp32 and fp64; pass --dtype "
         "fp32",
@@ -155,10 +176,10 @@ std::function<void(const runtime::StepReport&)> StepPrinter(int64_t steps, Outpu
   };
 }
 
-/// What the plan says of CPU ranks here; simulated anew when the command line changed it.
+/// What the plan says of such devices; simulated anew when the command line changed it.
 Result<planner::Prediction> PredictionFor(const planner::Plan& plan, bool changed, Output& output) {
   MW_ASSIGN_OR_RETURN(const topologies::Cluster cluster, ClusterOfPlan(plan));
-  if (cluster.Device(0).kind != topologies::DeviceKind::kCpu) return planner::Prediction();
+  if (cluster.Device(0).kind != plan.device) return planner::Prediction();
   if (!changed) return plan.prediction;
   MW_ASSIGN_OR_RETURN(const cost::DeviceProfile profile, ProfileOf(cluster, output));
   MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(profile, plan.dtype));
@@ -198,28 +219,8 @@ Result<bool> UseMpi(const RunArguments& a, const Launcher& launcher, int64_t ran
   return true;
 }
 
-Status RunPlan(const RunArguments& a, Output& output) {
-  const Launcher launcher = FindLauncher();
-  if (launcher.mpi && launcher.rank > 0 && a.comm != "threads") output.Mute();
-  if (a.device == "cuda") {
-    return Unsupported("--device cuda: running on GPUs is not in this build; pass --device cpu");
-  }
-  bool changed = false;
-  MW_ASSIGN_OR_RETURN(const planner::Plan plan, PlanToRun(a, &changed));
-  MW_ASSIGN_OR_RETURN(const bool mpi, UseMpi(a, launcher, plan.world_size(), output));
-  MW_ASSIGN_OR_RETURN(const planner::Programs programs, planner::Lower(plan));
-  MW_RETURN_IF_ERROR(planner::Verify(programs, {}));
-  MW_RETURN_IF_ERROR(CheckMemory(programs, launcher, mpi));
-  MW_ASSIGN_OR_RETURN(const auto data, OpenData(a, plan));
-  MW_ASSIGN_OR_RETURN(runtime::RunOptions options,
-                      ToRunOptions(a, TraceRowsOf(programs, a.steps), output));
-  options.on_step = StepPrinter(a.steps, output);
-  output.Progress(fmt::format("{} on {} ranks as {}, {}", planner::ShortName(plan),
-                              plan.world_size(), mpi ? "MPI processes" : "threads",
-                              planner::ToString(plan.dtype)));
-  MW_ASSIGN_OR_RETURN(const JobSummary job, mpi ? RunMpiJob(programs, *data, options)
-                                                : RunThreadsJob(programs, *data, options));
-  if (launcher.mpi && mpi && launcher.rank > 0) return Status::Ok();
+Status ShowJob(const RunArguments& a, const planner::Plan& plan, bool changed,
+               const JobSummary& job, Output& output) {
   MW_ASSIGN_OR_RETURN(const planner::Prediction predicted, PredictionFor(plan, changed, output));
   output.document() = JobJson(job, predicted);
   output.Text(JobText(job, plan, predicted, output.style()));
@@ -229,6 +230,82 @@ Status RunPlan(const RunArguments& a, Output& output) {
       fmt::format("trace of {} rows: {} (open it in chrome://tracing or ui.perfetto.dev)",
                   Thousands(job.trace_rows), a.trace));
   return Status::Ok();
+}
+
+/// What CPU and GPU ranks have in common: a plan that was read, lowered and proven.
+struct Job {
+  planner::Plan plan;
+  bool changed = false;
+  planner::Programs programs;
+  std::unique_ptr<runtime::DataSource> data;
+  runtime::RunOptions options;
+};
+
+Result<Job> Prepare(const RunArguments& a, Output& output) {
+  Job job;
+  MW_ASSIGN_OR_RETURN(job.plan, PlanToRun(a, &job.changed));
+  MW_ASSIGN_OR_RETURN(job.programs, planner::Lower(job.plan));
+  MW_RETURN_IF_ERROR(planner::Verify(job.programs, {}));
+  MW_ASSIGN_OR_RETURN(job.data, OpenData(a, job.plan));
+  MW_ASSIGN_OR_RETURN(job.options, ToRunOptions(a, TraceRowsOf(job.programs, a.steps), output));
+  job.options.on_step = StepPrinter(a.steps, output);
+  return job;
+}
+
+Status RunGpuRank(const RunArguments& a, const Job& job, const runtime::LaunchFacts& facts,
+                  Output& output) {
+  runtime::GpuOptions gpu;
+  gpu.deterministic = a.deterministic;
+  gpu.tune = !a.no_tune;
+  if (const std::string cache = CacheDir(); !cache.empty()) gpu.tuning_file = cache + "/gemm.jsonl";
+  if (!a.flight_record.empty()) {
+    gpu.flight_record = fmt::format("{}.rank{}", a.flight_record, facts.rank);
+  }
+  output.Progress(fmt::format("{} on {} GPUs, {}; {}", planner::ShortName(job.plan),
+                              job.plan.world_size(), planner::ToString(job.plan.dtype),
+                              runtime::Describe(facts)));
+  MW_ASSIGN_OR_RETURN(const JobSummary summary,
+                      RunGpuJob(facts, job.programs, *job.data, job.options, gpu));
+  if (facts.rank > 0) return Status::Ok();
+  return ShowJob(a, job.plan, job.changed, summary, output);
+}
+
+/// One rank of a launcher's job, or all ranks as processes of our own.
+Status RunOnGpus(const RunArguments& a, Output& output) {
+  MW_ASSIGN_OR_RETURN(const runtime::LaunchFacts facts,
+                      runtime::DetectLaunch(runtime::ProcessEnvironment()));
+  if (facts.rank > 0) output.Mute();
+  MW_ASSIGN_OR_RETURN(const Job job, Prepare(a, output));
+  const int64_t ranks = job.plan.world_size();
+  if (facts.launcher != runtime::Launcher::kNone || ranks == 1) {
+    return RunGpuRank(a, job, facts, output);
+  }
+  runtime::SelfStartOptions start;
+  start.ranks = static_cast<int>(ranks);
+  MW_ASSIGN_OR_RETURN(const runtime::SelfStartOutcome outcome,
+                      runtime::StartRanks(start, [&](const runtime::LaunchFacts& own) {
+                        if (own.rank > 0) output.Mute();
+                        return output.Finish(RunGpuRank(a, job, own, output));
+                      }));
+  output.Mute();  // the ranks have said everything
+  return outcome.exit_code == 0 ? Status::Ok() : RunFailed(outcome.what);
+}
+
+Status RunPlan(const RunArguments& a, Output& output) {
+  if (a.device == "cuda") return RunOnGpus(a, output);
+  const Launcher launcher = FindLauncher();
+  if (launcher.mpi && launcher.rank > 0 && a.comm != "threads") output.Mute();
+  MW_ASSIGN_OR_RETURN(const Job job, Prepare(a, output));
+  MW_ASSIGN_OR_RETURN(const bool mpi, UseMpi(a, launcher, job.plan.world_size(), output));
+  MW_RETURN_IF_ERROR(CheckMemory(job.programs, launcher, mpi));
+  output.Progress(fmt::format("{} on {} ranks as {}, {}", planner::ShortName(job.plan),
+                              job.plan.world_size(), mpi ? "MPI processes" : "threads",
+                              planner::ToString(job.plan.dtype)));
+  MW_ASSIGN_OR_RETURN(const JobSummary summary,
+                      mpi ? RunMpiJob(job.programs, *job.data, job.options)
+                          : RunThreadsJob(job.programs, *job.data, job.options));
+  if (launcher.mpi && mpi && launcher.rank > 0) return Status::Ok();
+  return ShowJob(a, job.plan, job.changed, summary, output);
 }
 
 }  // namespace

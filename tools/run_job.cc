@@ -9,6 +9,7 @@
 
 #include "runtime/mpi_communicator.h"
 #include "runtime/run.h"
+#include "runtime/store_communicator.h"
 #include "tools/command_line.h"
 
 namespace meshwright::tools {
@@ -32,6 +33,8 @@ JobSummary SummaryOf(const RunSummary& first) {
   job.losses = first.losses;
   job.grad_norms = first.grad_norms;
   job.step_times_s = first.step_times_s;
+  job.library_bytes = first.library_bytes;
+  job.nccl_bytes = first.nccl_bytes;
   return job;
 }
 
@@ -68,6 +71,27 @@ Result<std::vector<TraceRow>> GatherTrace(runtime::Communicator& world, const Pr
     rows.back().end_ns = all[i + 3];
   }
   return rows;
+}
+
+/// The summary of the whole job on every rank.
+Result<JobSummary> GatherJob(runtime::Communicator& world, const Programs& programs,
+                             const RunSummary& own) {
+  JobSummary job = SummaryOf(own);
+  const std::vector<int64_t> facts = {own.planned_bytes, own.arena_bytes, own.device_bytes,
+                                      static_cast<int64_t>(own.trace.size())};
+  MW_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherNumbers(world, facts));
+  int64_t most_rows = 0;
+  for (size_t i = 0; i < all.size(); i += facts.size()) {
+    job.planned_bytes = std::max(job.planned_bytes, all[i]);
+    job.arena_bytes = std::max(job.arena_bytes, all[i + 1]);
+    job.device_bytes = std::max(job.device_bytes, all[i + 2]);
+    job.trace_rows += all[i + 3];
+    most_rows = std::max(most_rows, all[i + 3]);
+  }
+  if (most_rows > 0) {
+    MW_ASSIGN_OR_RETURN(job.trace, GatherTrace(world, programs, own.trace, most_rows));
+  }
+  return job;
 }
 
 }  // namespace
@@ -127,21 +151,25 @@ Result<JobSummary> RunMpiJob(const Programs& programs, runtime::DataSource& data
                     world.size(), programs.ranks.size(), programs.ranks.size()));
   }
   MW_ASSIGN_OR_RETURN(const RunSummary own, runtime::RunOnMpi(*session, programs, data, options));
-  JobSummary job = SummaryOf(own);
-  const std::vector<int64_t> facts = {own.planned_bytes, own.arena_bytes,
-                                      static_cast<int64_t>(own.trace.size())};
-  MW_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherNumbers(world, facts));
-  int64_t most_rows = 0;
-  for (size_t i = 0; i < all.size(); i += facts.size()) {
-    job.planned_bytes = std::max(job.planned_bytes, all[i]);
-    job.arena_bytes = std::max(job.arena_bytes, all[i + 1]);
-    job.trace_rows += all[i + 2];
-    most_rows = std::max(most_rows, all[i + 2]);
+  return GatherJob(world, programs, own);
+}
+
+Result<JobSummary> RunGpuJob(const runtime::LaunchFacts& facts, const Programs& programs,
+                             runtime::DataSource& data, const runtime::RunOptions& options,
+                             runtime::GpuOptions gpu) {
+  if (static_cast<size_t>(facts.world) != programs.ranks.size()) {
+    return InvalidInput(fmt::format(
+        "the job has {} processes, the plan {} ranks; start {} of them, or one without a launcher "
+        "and let it start the others",
+        facts.world, programs.ranks.size(), programs.ranks.size()));
   }
-  if (most_rows > 0) {
-    MW_ASSIGN_OR_RETURN(job.trace, GatherTrace(world, programs, own.trace, most_rows));
-  }
-  return job;
+  MW_ASSIGN_OR_RETURN(const int visible, runtime::VisibleGpus());
+  MW_ASSIGN_OR_RETURN(gpu.device, runtime::DeviceOrdinal(facts, visible));
+  MW_ASSIGN_OR_RETURN(const auto store, runtime::OpenStore(facts));
+  const auto world = runtime::MakeStoreWorld(*store, {options.deadline_s});
+  MW_ASSIGN_OR_RETURN(const RunSummary own,
+                      runtime::ExecuteOnGpu(programs, *store, *world, data, options, gpu));
+  return GatherJob(*world, programs, own);
 }
 
 }  // namespace meshwright::tools

@@ -1,5 +1,5 @@
-// One training job on CPU ranks: threads of this process, or this process as one rank of an MPI
-// job.
+// One training job: CPU ranks as threads of this process, or this process as one rank of an MPI or
+// GPU job.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,8 @@
 #include "planner/ir/trace.h"
 #include "runtime/data_source.h"
 #include "runtime/executor.h"
+#include "runtime/gpu_run.h"
+#include "runtime/launch.h"
 #include "topologies/status.h"
 
 namespace meshwright::tools {
@@ -28,6 +30,8 @@ Launcher FindLauncher();
 struct JobSummary {
   std::vector<double> losses, grad_norms, step_times_s;  ///< a step each, of rank 0
   int64_t planned_bytes = 0, arena_bytes = 0;            ///< largest of the ranks
+  int64_t device_bytes = 0;                              ///< largest; 0: CPU ranks
+  int64_t library_bytes = 0, nccl_bytes = 0;             ///< parts of device_bytes, rank 0
   int64_t trace_rows = 0;                                ///< recorded on all ranks
   std::vector<planner::TraceRow> trace;                  ///< of all ranks, by rank
 };
@@ -43,5 +47,11 @@ Result<JobSummary> RunThreadsJob(const planner::Programs& programs, runtime::Dat
 /// job has another number of processes than the programs have ranks.
 Result<JobSummary> RunMpiJob(const planner::Programs& programs, runtime::DataSource& data,
                              const runtime::RunOptions& options);
+
+/// This process's rank on its GPU, as `facts` say; all processes return the summary of the whole
+/// job.
+Result<JobSummary> RunGpuJob(const runtime::LaunchFacts& facts, const planner::Programs& programs,
+                             runtime::DataSource& data, const runtime::RunOptions& options,
+                             runtime::GpuOptions gpu);
 
 }  // namespace meshwright::tools

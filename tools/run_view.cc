@@ -74,6 +74,11 @@ json JobJson(const JobSummary& job, const planner::Prediction& predicted) {
             {"arena_bytes", job.arena_bytes},
             {"trace_rows", job.trace_rows},
             {"errors", json::array()}};
+  if (job.device_bytes > 0) {
+    d["device_bytes"] = job.device_bytes;
+    d["library_bytes"] = job.library_bytes;
+    d["nccl_bytes"] = job.nccl_bytes;
+  }
   d["predicted_step_time_s"] = predicted.step_time_s > 0 ? json(predicted.step_time_s) : json();
   return d;
 }
@@ -104,9 +109,18 @@ std::string JobText(const JobSummary& job, const planner::Plan& plan,
              BytesText(job.arena_bytes),
              Deviation(static_cast<double>(arena > 0 ? arena : job.planned_bytes),
                        static_cast<double>(job.arena_bytes))});
+  if (job.device_bytes > 0) {
+    int64_t total = 0;
+    for (const planner::MemoryBreakdown& m : predicted.memory) total = std::max(total, m.total());
+    table.Row({"GPU memory in use, fullest", total > 0 ? BytesText(total) : "-",
+               BytesText(job.device_bytes),
+               total > 0 ? Deviation(static_cast<double>(total),
+                                     static_cast<double>(job.device_bytes))
+                         : ""});
+  }
   text += table.ToText(style);
   if (predicted.step_time_s <= 0)
-    text += "  no prediction: the plan is for other devices than this machine's CPU ranks\n";
+    text += "  no prediction: the plan was made for other devices than it ran on\n";
   return text;
 }
 

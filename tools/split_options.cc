@@ -112,6 +112,8 @@ Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const 
   request.layers = options.layers;
   request.vocab_quantum = options.vocab_quantum;
   request.dtype = options.DTypeOn(machine.on_cpu());
+  request.device =
+      machine.on_cpu() ? topologies::DeviceKind::kCpu : topologies::DeviceKind::kGpu;
   request.optimizer = options.Optimizer();
   return request;
 }

@@ -121,8 +121,9 @@ uint64_t Fingerprint(const Plan& plan) {
     for (Recompute r : m.recompute) h.Add(static_cast<int64_t>(r));
   }
   for (int64_t v : {static_cast<int64_t>(plan.schedule), static_cast<int64_t>(plan.dtype),
-                    static_cast<int64_t>(plan.optimizer), plan.sequence, plan.micro_batch,
-                    plan.micro_batches, plan.global_batch, plan.vocab_quantum}) {
+                    static_cast<int64_t>(plan.optimizer), static_cast<int64_t>(plan.device),
+                    plan.workspace_bytes, plan.sequence, plan.micro_batch, plan.micro_batches,
+                    plan.global_batch, plan.vocab_quantum}) {
     h.Add(v);
   }
   for (int64_t gpu : plan.placement) h.Add(gpu);

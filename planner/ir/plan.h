@@ -8,6 +8,7 @@
 
 #include "planner/ir/dtype.h"
 #include "planner/ir/model_spec.h"
+#include "topologies/host.h"
 #include "topologies/status.h"
 
 namespace meshwright::planner {
@@ -104,7 +105,7 @@ struct RunnerUp {
   friend bool operator==(const RunnerUp&, const RunnerUp&) = default;
 };
 
-inline constexpr int kPlanSchemaVersion = 1;
+inline constexpr int kPlanSchemaVersion = 2;
 
 struct Plan {
   std::string stack = "meshwright";
@@ -119,6 +120,10 @@ struct Plan {
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   DType dtype = DType::kBf16;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
+  topologies::DeviceKind device = topologies::DeviceKind::kGpu;  ///< that the programs are for
+  /// Scratch of a rank for kernels' partial sums and library workspaces, in bytes. GPU kernels that
+  /// need more are refused before the first step; CPU kernels need none.
+  int64_t workspace_bytes = 0;
   int64_t sequence = 0;       ///< tokens per sample
   int64_t micro_batch = 0;    ///< samples per micro-batch and data-parallel rank
   int64_t micro_batches = 0;  ///< per step and data-parallel rank

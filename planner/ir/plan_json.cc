@@ -234,6 +234,12 @@ Status ReadCluster(const Embedded& e, const std::string& source, Plan& plan) {
   return found == e.fingerprint ? Status::Ok() : Differs(source, "cluster", e.fingerprint, found);
 }
 
+Result<topologies::DeviceKind> ParseDevice(const std::string& text) {
+  if (text == "gpu") return topologies::DeviceKind::kGpu;
+  if (text == "cpu") return topologies::DeviceKind::kCpu;
+  return InvalidInput(fmt::format("device: found '{}', allowed: gpu, cpu", text));
+}
+
 Result<Plan> ReadPlan(const Json& json, const std::string& source) {
   Problems problems(source);
   Object object(json, "", problems);
@@ -251,6 +257,8 @@ Result<Plan> ReadPlan(const Json& json, const std::string& source) {
   plan.schedule = object.Choice<ScheduleKind>("schedule", ParseScheduleKind);
   plan.dtype = object.Choice<DType>("dtype", ParseDType);
   plan.optimizer = object.Choice<OptimizerKind>("optimizer", ParseOptimizerKind);
+  plan.device = object.Choice<topologies::DeviceKind>("device", ParseDevice);
+  plan.workspace_bytes = object.Integer("workspace_bytes", 0, int64_t{1} << 40);
   for (const StepField& f : kStepFields) {
     plan.*f.member = object.Integer(f.name, 1, plan_json::kMostSamples);
   }
@@ -321,6 +329,8 @@ std::string WritePlanJson(const Plan& plan) {
   json["schedule"] = ToString(plan.schedule);
   json["dtype"] = ToString(plan.dtype);
   json["optimizer"] = ToString(plan.optimizer);
+  json["device"] = plan.device == topologies::DeviceKind::kGpu ? "gpu" : "cpu";
+  json["workspace_bytes"] = plan.workspace_bytes;
   for (const StepField& f : kStepFields) json[f.name] = plan.*f.member;
   json["modules"] = Ordered::array();
   for (const ModulePlan& m : plan.modules) json["modules"].push_back(WriteModule(m));

@@ -327,6 +327,8 @@ struct CommunicatorInfo {
 struct ArenaLayout {
   int64_t parameters = 0, gradients = 0, optimizer = 0, io = 0, saved = 0, scratch = 0,
           communication = 0;  ///< start offsets
+  int64_t workspace = 0;  ///< the last bytes of the scratch area, see Plan::workspace_bytes
+  int64_t workspace_bytes = 0;
   int64_t slot_bytes = 0;
   int64_t slots = 0;
   int64_t size = 0;  ///< the whole arena

@@ -181,6 +181,8 @@ class Differentiator {
     const int o = node.operands[1].tensor;
     const int dqkv = NewLike(qkv, "dqkv");
     const int workspace = NewLike(node.operands[3].tensor, "attention.grad.workspace");
+    back_.tensor(workspace).view.shape = {
+        AttentionWorkspaceElements(node.attributes, split_, true)};
     back_.AddNode(OpKind::kAttentionGrad,
                   {Read(qkv), Read(o), Read(node.operands[2].tensor), Read(GradientOf(o)),
                    Write(dqkv), Write(workspace)},

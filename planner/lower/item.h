@@ -44,6 +44,7 @@ struct SplitFacts {
   int64_t sequence = 0;
   int64_t micro_batch = 0;
   DTypePolicy dtypes;
+  topologies::DeviceKind device = topologies::DeviceKind::kCpu;
   bool tied_here = false;     ///< head and embedding are on the same stage and share the weight
   bool tied_across = false;   ///< the tied weight lives on first and last stage
   int64_t residual_layers = 1;  ///< all layers of the module; scales output projections at init

@@ -56,6 +56,8 @@ Result<Plan> MakePlan(const ModelSpec& model, const SplitRequest& r) {
   plan.model_fingerprint = Fingerprint(model);
   plan.dtype = r.dtype;
   plan.optimizer = r.optimizer;
+  plan.device = r.device;
+  plan.workspace_bytes = WorkspaceBytes(r.device);
   plan.sequence = r.sequence > 0 ? r.sequence : spec.max_positions;
   plan.micro_batch = r.micro_batch;
   plan.global_batch = r.global_batch;

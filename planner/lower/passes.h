@@ -56,9 +56,9 @@ int64_t AllocateSaved(Graph& forward, Graph* backward);
 /// Text of a graph for dumps.
 std::string DumpGraph(const Graph& graph);
 
-/// Elements of the attention workspace: score blocks of 64 query rows, twice, and row sums.
-constexpr int64_t AttentionWorkspaceElements(int64_t sequence, int64_t heads, int64_t batch) {
-  return 2 * 64 * sequence + batch * heads * sequence;
-}
+/// Elements (of the statistics' type) of the workspace of an attention op with local heads. CPU
+/// ranks: score blocks of 64 query rows, twice, and row sums; GPU ranks: AttentionWorkspaceBytes.
+int64_t AttentionWorkspaceElements(const OpAttributes& attributes, const SplitFacts& split,
+                                   bool backward);
 
 }  // namespace meshwright::planner::lower

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "planner/ir/attention_workspace.h"
 #include "planner/ir/op_schema.h"
 #include "planner/lower/passes.h"
 
@@ -30,8 +31,7 @@ void MakeAttributesLocal(Graph& graph, const SplitFacts& split) {
     }
     if (node.kind == OpKind::kAttention) {
       const auto workspace = static_cast<size_t>(node.operands[3].tensor);
-      graph.tensors[workspace].view.shape = {
-          AttentionWorkspaceElements(a.sequence, a.heads, a.batch)};
+      graph.tensors[workspace].view.shape = {AttentionWorkspaceElements(a, split, false)};
     }
     if (node.kind == OpKind::kAddPositions) a.sequence_sharded = split.sequence_parallel;
   }
@@ -73,6 +73,16 @@ void ReduceRowCut(Graph& graph, std::vector<Node>& out, Node node, const SplitFa
 }
 
 }  // namespace
+
+int64_t AttentionWorkspaceElements(const OpAttributes& a, const SplitFacts& split, bool backward) {
+  if (split.device == topologies::DeviceKind::kCpu) {
+    return 2 * 64 * a.sequence + a.batch * a.heads * a.sequence;
+  }
+  const int64_t bytes =
+      AttentionWorkspaceBytes(AttentionShapeOf(a), split.dtypes.compute, backward, false);
+  const int64_t size = SizeOf(split.dtypes.statistics);
+  return (bytes + size - 1) / size;
+}
 
 void Shard(Graph& graph, const SplitFacts& split) {
   MakeShapesLocal(graph, split);

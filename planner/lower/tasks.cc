@@ -127,7 +127,10 @@ class ProgramBuilder {
     labels_ = RoundUp(kScalarBytes, kByteAlignment);
     area(a.io, labels_ + (HasHead() ? plan_.micro_batches * Labels() : 0), m.io);
     area(a.saved, a.slots * a.slot_bytes, m.saved);
-    area(a.scratch, templates_.scratch_bytes(), m.scratch);
+    a.workspace_bytes = RoundUp(plan_.workspace_bytes, kByteAlignment);
+    const int64_t scratch = RoundUp(templates_.scratch_bytes(), kByteAlignment);
+    area(a.scratch, scratch + a.workspace_bytes, m.scratch);
+    a.workspace = a.scratch + scratch;
     area(a.communication, communication_, m.communication);
     m.slots = a.slots;
     a.size = at;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/lower/communicators.h"
+#include "planner/lower/make_plan.h"
 #include "planner/lower/stage.h"
 #include "planner/predict/predict.h"
 
@@ -39,6 +40,8 @@ Plan Context::Skeleton(const Configuration& c) const {
   plan.model = model_;
   plan.dtype = options_.dtype;
   plan.optimizer = options_.optimizer;
+  plan.device = cluster_.Device(0).kind;
+  plan.workspace_bytes = WorkspaceBytes(plan.device);
   plan.sequence = sequence_;
   plan.micro_batch = c.micro_batch;
   plan.micro_batches = c.micro_batches;

@@ -41,6 +41,7 @@ Evaluator::Evaluator(Context& context, const Configuration& configuration,
         IoBytes(p == c_.pp - 1, context.sequence(), c_.micro_batch, c_.micro_batches));
     passes_.push_back(PassesInFlight(c_.pp, c_.virtual_stages, c_.micro_batches, p));
   }
+  workspace_bytes_ = RoundUp(skeleton.workspace_bytes, kByteAlignment);
   outside_ = context.OutsideOf(skeleton);
   limit_ = context.LimitsOf(c_, *placed_);
 }
@@ -199,7 +200,7 @@ Evaluator::StageFacts Evaluator::Compute(int64_t stage, int64_t begin, int64_t n
   facts.memory.parameters = RoundUp(sums.elements * SizeOf(split_.dtypes.compute), kByteAlignment);
   facts.memory.gradients = RoundUp(sums.elements * SizeOf(split_.dtypes.gradient), kByteAlignment);
   facts.memory.optimizer = RoundUp(sums.optimizer_bytes, kByteAlignment);
-  facts.memory.scratch = RoundUp(scratch, kByteAlignment);
+  facts.memory.scratch = RoundUp(scratch, kByteAlignment) + workspace_bytes_;
   return facts;
 }
 

@@ -120,6 +120,7 @@ class Evaluator {
   double least_first_ns_ = 0.0;        ///< of all stages together
   std::vector<int64_t> fixed_layers_;  ///< per chunk (c x pp + p) where they are not searched
   std::vector<int64_t> shared_bytes_;  ///< per stage: communication and io
+  int64_t workspace_bytes_ = 0;
   std::vector<int64_t> outside_, limit_, passes_;
   std::map<std::tuple<int, int64_t, int64_t, Recompute>, StageFacts> facts_;
 };

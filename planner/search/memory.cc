@@ -147,7 +147,8 @@ MemoryBreakdown PlannedMemory(const Plan& plan, size_t module, int64_t stage) {
   memory.optimizer = RoundUp(sums.optimizer_bytes, kByteAlignment);
   memory.saved = RoundUp(memory.slots * *std::max_element(chunk_bytes.begin(), chunk_bytes.end()),
                          kByteAlignment);
-  memory.scratch = RoundUp(memory.scratch, kByteAlignment);
+  memory.scratch =
+      RoundUp(memory.scratch, kByteAlignment) + RoundUp(plan.workspace_bytes, kByteAlignment);
   memory.communication =
       CommunicationBytes(m.pp, m.virtual_stages, plan.micro_batches, stage, split.residual_bytes());
   memory.io = IoBytes(has_head, plan.sequence, plan.micro_batch, plan.micro_batches);

@@ -180,6 +180,7 @@ Result<Plan> PlanOf(Context& context, const Record& record) {
   r.sequence_parallel = c.sequence_parallel();
   r.sharding = c.sharding;
   r.dtype = o.dtype;
+  r.device = context.cluster().Device(0).kind;
   r.optimizer = o.optimizer;
   r.vocab_quantum = o.vocab_quantum;
   r.bucket_elements = o.bucket_elements;

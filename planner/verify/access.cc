@@ -108,13 +108,13 @@ AccessTemplate BlockAccess::Make() const {
       v.end += alias_[v.use].second;
       views.push_back(v);
     }
-    AddSegments(cluster, std::move(views), made);
+    AddSegments(cluster, views, made);
     made.clusters.push_back(std::move(cluster));
   }
   return made;
 }
 
-void BlockAccess::AddSegments(AccessCluster& cluster, std::vector<View> views,
+void BlockAccess::AddSegments(AccessCluster& cluster, const std::vector<View>& views,
                               AccessTemplate& made) const {
   std::vector<int64_t> ends;
   for (const View& v : views) {

@@ -80,7 +80,8 @@ class BlockAccess {
 
   void AliasOf(const Instance& instance);
   AccessTemplate Make() const;
-  void AddSegments(AccessCluster& cluster, std::vector<View> views, AccessTemplate& made) const;
+  void AddSegments(AccessCluster& cluster, const std::vector<View>& views,
+                   AccessTemplate& made) const;
   bool Follow(const std::vector<View>& views, AccessSegment& segment) const;
   static std::vector<View> MergeOps(const std::vector<View>& views);
   static bool Clobbers(const std::vector<View>& views);

@@ -103,8 +103,8 @@ TEST(PlanJson, NamesTheFieldThatIsWrong) {
               HasSubstr("p.json"));
   EXPECT_THAT(ErrorOf(Edited("\"global_batch\": 4", "\"global_batch\": null")),
               HasSubstr("global_batch: found null"));
-  EXPECT_THAT(ErrorOf(Edited("\"meshwright_plan\": 1", "\"meshwright_plan\": 2")),
-              HasSubstr("found version 2, this program reads 1"));
+  EXPECT_THAT(ErrorOf(Edited("\"meshwright_plan\": 2", "\"meshwright_plan\": 1")),
+              HasSubstr("found version 1, this program reads 2"));
 }
 
 TEST(PlanJson, SaysWhatWasChangedAfterPlanning) {

@@ -1,0 +1,502 @@
+#include "runtime/gpu_run.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "planner/ir/op_schema.h"
+#include "runtime/cuda/attention.h"
+#include "runtime/cuda/cuda_kernels.h"
+#include "runtime/cuda/flight_tracker.h"
+#include "runtime/cuda/gemm.h"
+#include "runtime/cuda/gpu_streams.h"
+#include "runtime/cuda/initialize_cuda.h"
+#include "runtime/cuda/nccl_world.h"
+#include "runtime/cuda/step_tables.h"
+#include "runtime/cuda/task_timer.h"
+#include "runtime/micro_batch.h"
+#include "runtime/rank_setup.h"
+#include "runtime/step_issuer.h"
+#include "runtime/watchdog.h"
+
+namespace meshwright::runtime {
+namespace cuda {
+namespace {
+
+using planner::OpKind;
+using planner::StreamId;
+
+constexpr int64_t kLanes = StepRecorder::kStepsInFlight;
+
+/// Pinned host memory.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  ~HostMemory() { static_cast<void>(cudaFreeHost(memory_)); }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  Status Allocate(int64_t bytes) {
+    void* memory = nullptr;
+    MW_CUDA_CALL(cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault));
+    memory_ = static_cast<std::byte*>(memory);
+    return Status::Ok();
+  }
+  std::byte* data() const { return memory_; }
+
+ private:
+  std::byte* memory_ = nullptr;
+};
+
+/// Device memory of the arena.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  ~DeviceMemory() { static_cast<void>(cudaFree(memory_)); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  Status Allocate(int64_t bytes) {
+    void* memory = nullptr;
+    MW_CUDA_CALL(cudaMalloc(&memory, static_cast<size_t>(bytes)));
+    memory_ = static_cast<std::byte*>(memory);
+    return Status::Ok();
+  }
+  std::byte* data() const { return memory_; }
+
+ private:
+  std::byte* memory_ = nullptr;
+};
+
+Result<int64_t> UsedBytes() {
+  size_t free = 0, total = 0;
+  MW_CUDA_CALL(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(total - free);
+}
+
+/// Everything one GPU rank holds while it runs.
+class GpuRun {
+ public:
+  GpuRun(const planner::Programs& programs, Store& store, Communicator& world, DataSource& data,
+         const RunOptions& options, const GpuOptions& gpu)
+      : programs_(programs),
+        rank_(world.rank()),
+        store_(store),
+        world_(world),
+        data_(data),
+        options_(options),
+        gpu_(gpu),
+        flights_(kFlightRecords) {}
+
+  Status SetUp();
+  Status RunSteps();
+  Result<RunSummary> Finish();
+  /// The reason of the run's end as all ranks see it, once this rank has found `own`.
+  Status Fail(const Status& own);
+
+ private:
+  static constexpr size_t kFlightRecords = 4096;
+  static constexpr size_t kFlightsInFlight = 4096;
+
+  Status OpenDevice();
+  Status PrepareKernels();
+  Status MakeCommunicators();
+  Status MakeMemory();
+  Status MakeHostBuffers();
+  Status StartWatchdog();
+  Status Enqueue(StreamId stream, const StreamWork& work);
+  Status EnqueueOp(const IssuedOp& op, int64_t step);
+  Status Load(const OpCall& call, const IssuedOp& op, int64_t step);
+  Status ReadBack(const OpCall& call, int64_t step);
+  Status WriteScalars(int64_t step);
+  Status Communicate(const OpCall& call, const IssuedOp& op, int64_t step);
+  Status ShowArena(const std::function<void(const ArenaView&)>& show, int64_t step);
+  Status Await(int64_t step);
+  Status FinishStep(int64_t step);
+  OpCall CallOf(const IssuedOp& op) const {
+    return {setup_.context, *op.block, *op.op, *op.instance, *op.task_ptr, arena_.data()};
+  }
+  std::string ItemName(int64_t item) const;
+  FlightNames Names() const;
+
+  const planner::Programs& programs_;
+  const int rank_;
+  Store& store_;
+  Communicator& world_;
+  DataSource& data_;
+  const RunOptions& options_;
+  const GpuOptions& gpu_;
+
+  RankSetup setup_;
+  FlightRecorder flights_;
+  std::unique_ptr<FlightTracker> tracker_;
+  std::unique_ptr<CudaDevice> device_;
+  std::unique_ptr<NcclWorld> nccl_;
+  DeviceMemory arena_;
+  HostMemory host_;  ///< staging, by lane: scalars, statistics, ids of each load
+  int64_t lane_bytes_ = 0;
+  std::vector<int64_t> load_offset_;  ///< by op: in a lane, -1: loads nothing
+  std::vector<bool> read_back_;       ///< by lane
+  std::vector<int32_t> ids_;
+  TaskTimer timer_;
+  std::unique_ptr<StepIssuer> issuer_;
+  std::unique_ptr<GpuStreams> streams_;
+  std::unique_ptr<StepRecorder> recorder_;
+  std::unique_ptr<Watchdog> watchdog_;  ///< last: its threads use the above
+  int64_t library_bytes_ = 0, nccl_bytes_ = 0;
+};
+
+// Layout of a lane of host memory.
+constexpr int64_t kScalarsAt = 0;      // learning rate [f64], step [i64]
+constexpr int64_t kStatisticsAt = 16;  // 3 x f64
+constexpr int64_t kLoadsAt = 256;
+
+Status GpuRun::OpenDevice() {
+  const planner::ArenaLayout& layout = setup_.context.program->arena;
+  MW_CUDA_CALL(cudaSetDevice(gpu_.device));
+  CudaDeviceOptions options;
+  options.ordinal = gpu_.device;
+  options.deterministic = gpu_.deterministic;
+  options.workspace_bytes = layout.workspace_bytes;
+  options.own_workspaces = false;
+  options.tuning_file = gpu_.tuning_file;
+  MW_ASSIGN_OR_RETURN(device_, CudaDevice::Open(options, setup_.order.streams_used));
+  setup_.context.device = device_.get();
+  return Status::Ok();
+}
+
+/// Builds and tunes what the program's products and attention need. Rank 0 goes first, so that all
+/// ranks run the same algorithms.
+Status GpuRun::PrepareKernels() {
+  constexpr double kTuningDeadline = 300.0;  // s
+  constexpr char kChoicesKey[] = "gemm choices";
+  GemmEngine& gemm = device_->gemm();
+  gemm.set_tune(gpu_.tune);
+  if (rank_ > 0) {
+    MW_ASSIGN_OR_RETURN(const std::string choices, store_.Get(kChoicesKey, kTuningDeadline));
+    MW_RETURN_IF_ERROR(gemm.ImportChoices(choices));
+  }
+  std::set<std::pair<const planner::Block*, const planner::Op*>> seen;
+  for (const IssuedOp& op : setup_.order.ops) {
+    if (!seen.insert({op.block, op.op}).second) continue;
+    const OpCall call = CallOf(op);
+    switch (op.op->kind) {
+      case OpKind::kLinear:
+      case OpKind::kLinearInputGrad:
+      case OpKind::kLinearWeightGrad:
+        MW_RETURN_IF_ERROR(gemm.Prepare(call));
+        break;
+      case OpKind::kAttention:
+      case OpKind::kAttentionGrad:
+        MW_RETURN_IF_ERROR(device_->attention().Prepare(call));
+        break;
+      default:
+        break;
+    }
+  }
+  if (rank_ == 0 && world_.size() > 1) {
+    MW_RETURN_IF_ERROR(store_.Set(kChoicesKey, gemm.ExportChoices()));
+  }
+  return device_->step_tables().Build(setup_.context);
+}
+
+Status GpuRun::MakeCommunicators() {
+  NcclOptions nccl;
+  nccl.deadline_s = options_.deadline_s;
+  MW_ASSIGN_OR_RETURN(tracker_, FlightTracker::Create(flights_, kFlightsInFlight));
+  nccl.observer = tracker_.get();
+  MW_ASSIGN_OR_RETURN(const int64_t before, UsedBytes());
+  MW_ASSIGN_OR_RETURN(nccl_, NcclWorld::Create(store_, nccl, gpu_.device));
+  MW_RETURN_IF_ERROR(nccl_->MakeGroups(programs_.groups, UsesOfGroups(programs_)));
+  MW_ASSIGN_OR_RETURN(const int64_t after, UsedBytes());
+  nccl_bytes_ = after - before;
+  std::vector<int> sizes;
+  for (size_t g = 0; g < programs_.groups.size(); ++g) {
+    const DeviceCommunicator* group = nccl_->group(g);
+    sizes.push_back(group == nullptr ? 0 : group->size());
+  }
+  return CheckGroups(setup_.context, rank_, sizes);
+}
+
+Status GpuRun::MakeMemory() {
+  const planner::ArenaLayout& layout = setup_.context.program->arena;
+  MW_ASSIGN_OR_RETURN(library_bytes_, UsedBytes());
+  library_bytes_ -= nccl_bytes_;
+  size_t free = 0, total = 0;
+  MW_CUDA_CALL(cudaMemGetInfo(&free, &total));
+  if (static_cast<size_t>(layout.size) > free) {
+    return Infeasible(
+        fmt::format("the arena needs {} bytes, GPU {} has {} free of {}; end other programs on it, "
+                    "or plan with less memory (recomputation, micro-batch, more GPUs)",
+                    layout.size, gpu_.device, free, total));
+  }
+  MW_RETURN_IF_ERROR(arena_.Allocate(layout.size));
+  const cudaStream_t compute = device_->stream(planner::kComputeStream);
+  MW_CUDA_CALL(cudaMemsetAsync(arena_.data(), 0, static_cast<size_t>(layout.size), compute));
+  device_->BindWorkspace(planner::kComputeStream, arena_.data() + layout.workspace);
+  MW_RETURN_IF_ERROR(InitializeOnGpu(setup_.context, options_.seed, arena_.data(), compute));
+  MW_CUDA_CALL(cudaDeviceSynchronize());
+  return Status::Ok();
+}
+
+Status GpuRun::MakeHostBuffers() {
+  load_offset_.assign(setup_.order.ops.size(), -1);
+  lane_bytes_ = kLoadsAt;
+  for (const IssuedOp& op : setup_.order.ops) {
+    if (op.op->kind != OpKind::kLoadTokens && op.op->kind != OpKind::kLoadLabels) continue;
+    load_offset_[static_cast<size_t>(op.index)] = lane_bytes_;
+    lane_bytes_ += CallOf(op).View(0)->bytes();
+  }
+  read_back_.assign(kLanes, false);
+  return host_.Allocate(kLanes * lane_bytes_);
+}
+
+std::string GpuRun::ItemName(int64_t item) const {
+  if (item < 0 || static_cast<size_t>(item) >= setup_.order.ops.size()) return "no op";
+  const IssuedOp& op = setup_.order.ops[static_cast<size_t>(item)];
+  return fmt::format("task {} ({}), op {} ({})", op.task, Label(*op.task_ptr), op.index,
+                     planner::ToString(op.op->kind));
+}
+
+FlightNames GpuRun::Names() const {
+  return {[this](int32_t group) {
+            return group < 0 ? std::string("world")
+                             : programs_.groups[static_cast<size_t>(group)].name;
+          },
+          [this](int64_t item) { return ItemName(item); }};
+}
+
+Status GpuRun::StartWatchdog() {
+  if (world_.size() == 1) return Status::Ok();
+  WatchdogOptions watch;
+  // Half of the deadline for noticing leaves the other half for naming and ending.
+  watch.stuck_s = 0.5 * options_.deadline_s;
+  watch.dead_s =
+      std::min(watch.dead_s, std::max(0.25 * options_.deadline_s, 3 * watch.heartbeat_s));
+  watch.dump_path = gpu_.flight_record;
+  WatchdogHooks hooks;
+  hooks.check = [this] { return nccl_->CheckAsync(); };
+  hooks.progress = [this] { return tracker_->Poll(); };
+  hooks.describe = [this](size_t stream, int64_t) { return tracker_->Describe(stream, Names()); };
+  hooks.on_failure = [this](const Status&) { nccl_->Abort(0.25 * options_.deadline_s); };
+  hooks.item = [this](int64_t item) { return ItemName(item); };
+  hooks.groups = programs_.groups;
+  MW_ASSIGN_OR_RETURN(watchdog_, Watchdog::Start(store_, watch, std::move(hooks), &flights_));
+  return Status::Ok();
+}
+
+Status GpuRun::SetUp() {
+  MW_ASSIGN_OR_RETURN(setup_, SetUpRank(programs_, rank_, world_, CudaKernels(), options_));
+  MW_RETURN_IF_ERROR(CompareFingerprints(programs_, world_));
+  MW_RETURN_IF_ERROR(OpenDevice());
+  MW_RETURN_IF_ERROR(PrepareKernels());
+  MW_RETURN_IF_ERROR(MakeCommunicators());
+  MW_RETURN_IF_ERROR(MakeMemory());
+  MW_RETURN_IF_ERROR(MakeHostBuffers());
+  recorder_ = std::make_unique<StepRecorder>(programs_, rank_, options_);
+  MW_RETURN_IF_ERROR(timer_.Create(setup_, *device_));
+  issuer_ = std::make_unique<StepIssuer>(setup_, static_cast<bool>(options_.on_gradients));
+  streams_ = std::make_unique<GpuStreams>(
+      *device_, [this](StreamId s, const StreamWork& work) { return Enqueue(s, work); });
+  MW_RETURN_IF_ERROR(streams_->Create(issuer_->events()));
+  MW_RETURN_IF_ERROR(StartWatchdog());
+  MW_RETURN_IF_ERROR(world_.Barrier());
+  const int64_t own = StepRecorder::SteadyNow();
+  int64_t origin = own;
+  MW_RETURN_IF_ERROR(
+      world_.Broadcast(reinterpret_cast<std::byte*>(&origin), 1, planner::DType::kI64, 0));
+  constexpr int64_t kSameClockNs = 1'000'000'000;
+  recorder_->SetOrigin(std::abs(origin - own) < kSameClockNs ? origin : own);
+  return timer_.SetOrigin(recorder_->Now());
+}
+
+Status GpuRun::Enqueue(StreamId stream, const StreamWork& work) {
+  if (work.item == issuer_->write_scalars()) return WriteScalars(work.step);
+  if (work.item == issuer_->gradient_hook()) {
+    // Everything before is on the streams that `stream` waits for.
+    MW_CUDA_CALL(cudaStreamSynchronize(device_->stream(stream)));
+    return ShowArena(options_.on_gradients, work.step);
+  }
+  const auto& op = *static_cast<const IssuedOp*>(work.item);
+  const auto run = [&]() -> Status {
+    MW_RETURN_IF_ERROR(timer_.Before(op, work.step));
+    MW_RETURN_IF_ERROR(EnqueueOp(op, work.step));
+    return timer_.After(op, work.step);
+  };
+  const Status status = run();
+  if (status.ok()) return status;
+  return status.WithContext(
+      fmt::format("rank {}, step {}, {}", rank_, work.step, ItemName(op.index)));
+}
+
+Status GpuRun::EnqueueOp(const IssuedOp& op, int64_t step) {
+  const OpCall call = CallOf(op);
+  const OpKind kind = op.op->kind;
+  if (kind == OpKind::kLoadTokens || kind == OpKind::kLoadLabels) return Load(call, op, step);
+  if (kind == OpKind::kReadBack) return ReadBack(call, step);
+  if (planner::IsCollective(kind) || planner::IsMessage(kind)) return Communicate(call, op, step);
+  return CudaKernels().kernels[static_cast<size_t>(kind)](call);
+}
+
+Status GpuRun::WriteScalars(int64_t step) {
+  std::byte* lane = host_.data() + step % kLanes * lane_bytes_ + kScalarsAt;
+  const double rate = LearningRate(options_.lr, step + 1);
+  const int64_t number = step + 1;
+  std::memcpy(lane, &rate, 8);
+  std::memcpy(lane + 8, &number, 8);
+  std::byte* to = arena_.data() + setup_.context.program->arena.io +
+                  8 * static_cast<int64_t>(planner::Scalar::kLearningRate);
+  MW_CUDA_CALL(cudaMemcpyAsync(to, lane, 16, cudaMemcpyHostToDevice,
+                               device_->stream(planner::kComputeStream)));
+  return Status::Ok();
+}
+
+Status GpuRun::Load(const OpCall& call, const IssuedOp& op, int64_t step) {
+  std::byte* staging =
+      host_.data() + step % kLanes * lane_bytes_ + load_offset_[static_cast<size_t>(op.index)];
+  MW_RETURN_IF_ERROR(
+      ReadMicroBatch(call, step, data_, options_, &ids_, reinterpret_cast<int32_t*>(staging)));
+  MW_CUDA_CALL(cudaMemcpyAsync(call.Address(0), staging, static_cast<size_t>(call.View(0)->bytes()),
+                               cudaMemcpyHostToDevice, device_->stream(op.op->stream)));
+  return Status::Ok();
+}
+
+Status GpuRun::ReadBack(const OpCall& call, int64_t step) {
+  std::byte* lane = host_.data() + step % kLanes * lane_bytes_ + kStatisticsAt;
+  MW_CUDA_CALL(cudaMemcpyAsync(lane, call.Address(0), 3 * sizeof(double), cudaMemcpyDeviceToHost,
+                               device_->stream(call.op.stream)));
+  read_back_[static_cast<size_t>(step % kLanes)] = true;
+  return Status::Ok();
+}
+
+Status GpuRun::Communicate(const OpCall& call, const IssuedOp& op, int64_t step) {
+  const planner::OpAttributes& a = call.op.attributes;
+  const int32_t group = setup_.context.binding->groups[static_cast<size_t>(a.communicator)];
+  DeviceCommunicator& c = *nccl_->group(static_cast<size_t>(group));
+  const cudaStream_t stream = device_->stream(call.op.stream);
+  tracker_->SetPlace(step, op.index);
+  const planner::TensorView* first = call.View(0);
+  std::byte* in = call.Address(0);
+  switch (call.op.kind) {
+    case OpKind::kAllReduce:
+      return c.AllReduce(in, first->elements(), first->dtype, stream);
+    case OpKind::kSend:
+      return c.Send(in, first->elements(), first->dtype, a.peer, stream);
+    case OpKind::kRecv:
+      return c.Recv(in, first->elements(), first->dtype, a.peer, stream);
+    case OpKind::kAllGather: {
+      const planner::TensorView* out = call.View(1);
+      const int64_t count = out->elements() / c.size();
+      std::byte* whole = call.Address(1);
+      if (in == nullptr) in = whole + c.rank() * count * planner::SizeOf(out->dtype);
+      return c.AllGather(in, whole, count, out->dtype, stream);
+    }
+    case OpKind::kReduceScatter: {
+      const int64_t count = first->elements() / c.size();
+      std::byte* out = call.Address(1);
+      if (out == nullptr) out = in + c.rank() * count * planner::SizeOf(first->dtype);
+      return c.ReduceScatter(in, out, count, first->dtype, stream);
+    }
+    default:
+      return Unsupported(fmt::format("op {} is no communication", planner::ToString(call.op.kind)));
+  }
+}
+
+Status GpuRun::ShowArena(const std::function<void(const ArenaView&)>& show, int64_t step) {
+  const planner::RankProgram& program = *setup_.context.program;
+  std::vector<std::byte> copy(static_cast<size_t>(program.arena.size));
+  MW_CUDA_CALL(cudaDeviceSynchronize());
+  MW_CUDA_CALL(cudaMemcpy(copy.data(), arena_.data(), copy.size(), cudaMemcpyDeviceToHost));
+  show({rank_, step, program, *setup_.context.binding, copy.data()});
+  return Status::Ok();
+}
+
+Status GpuRun::Await(int64_t step) {
+  constexpr std::chrono::microseconds kPause{50};
+  for (;;) {
+    MW_ASSIGN_OR_RETURN(const bool done, timer_.Done(step));
+    if (done) return Status::Ok();
+    if (watchdog_ != nullptr) MW_RETURN_IF_ERROR(watchdog_->failure());
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+Status GpuRun::FinishStep(int64_t step) {
+  MW_RETURN_IF_ERROR(Await(step));
+  MW_RETURN_IF_ERROR(timer_.Report(step, *recorder_));
+  const auto lane = static_cast<size_t>(step % kLanes);
+  if (read_back_[lane]) {
+    double statistics[3];  // squared gradient norm, loss sum, token count
+    std::memcpy(statistics, host_.data() + step % kLanes * lane_bytes_ + kStatisticsAt,
+                sizeof(statistics));
+    recorder_->OnReadBack(step, statistics[1] / statistics[2], std::sqrt(statistics[0]));
+    read_back_[lane] = false;
+  }
+  const StepReport report = recorder_->Finish(step);
+  if (options_.on_step) options_.on_step(report);
+  return Status::Ok();
+}
+
+Status GpuRun::RunSteps() {
+  for (int64_t step = 0; step < options_.steps; ++step) {
+    recorder_->Begin(step);
+    issuer_->Issue(step, *streams_);
+    MW_RETURN_IF_ERROR(streams_->status());
+    MW_RETURN_IF_ERROR(timer_.EndStep(step));
+    if (step > 0) MW_RETURN_IF_ERROR(FinishStep(step - 1));
+  }
+  if (options_.steps > 0) MW_RETURN_IF_ERROR(FinishStep(options_.steps - 1));
+  return world_.Barrier();
+}
+
+Result<RunSummary> GpuRun::Finish() {
+  if (options_.on_finish) MW_RETURN_IF_ERROR(ShowArena(options_.on_finish, options_.steps));
+  RunSummary summary = recorder_->TakeSummary();
+  summary.arena_bytes = setup_.context.program->arena.size;
+  MW_ASSIGN_OR_RETURN(summary.device_bytes, UsedBytes());
+  summary.library_bytes = library_bytes_;
+  summary.nccl_bytes = nccl_bytes_;
+  if (watchdog_ != nullptr) MW_RETURN_IF_ERROR(watchdog_->Stop());
+  MW_RETURN_IF_ERROR(nccl_->Close());
+  return summary;
+}
+
+Status GpuRun::Fail(const Status& own) {
+  if (watchdog_ == nullptr) {
+    world_.Abort(own);
+    return world_.abort_reason();
+  }
+  watchdog_->Fail(own);
+  watchdog_->WaitForFailure(options_.deadline_s);
+  return watchdog_->failure();
+}
+
+}  // namespace
+}  // namespace cuda
+
+Result<int> VisibleGpus() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) return cuda::CudaStatus(error, "cudaGetDeviceCount", "no GPU");
+  return count;
+}
+
+Result<RunSummary> ExecuteOnGpu(const planner::Programs& programs, Store& store,
+                                Communicator& world, DataSource& data, const RunOptions& options,
+                                const GpuOptions& gpu) {
+  if (options.shadow) return Unsupported("the shadow executor is for CPU ranks");
+  cuda::GpuRun run(programs, store, world, data, options, gpu);
+  Status status = run.SetUp();
+  if (status.ok()) status = run.RunSteps();
+  if (status.ok()) {
+    Result<RunSummary> summary = run.Finish();
+    if (summary.ok()) return summary;
+    status = summary.status();
+  }
+  return run.Fail(status.WithContext(fmt::format("rank {}", world.rank())));
+}
+
+}  // namespace meshwright::runtime

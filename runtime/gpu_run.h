@@ -1,0 +1,37 @@
+// Runs the program of this process's rank on a GPU. Without a CUDA toolkit the build has functions
+// that say so.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/ir/program.h"
+#include "runtime/communicator.h"
+#include "runtime/data_source.h"
+#include "runtime/executor.h"
+#include "runtime/store.h"
+#include "topologies/status.h"
+
+namespace meshwright::runtime {
+
+struct GpuOptions {
+  int device = 0;              ///< CUDA ordinal
+  bool deterministic = false;  ///< the same bits from run to run
+  /// Time GEMM algorithms before the first step and take the best; otherwise the library's first
+  /// proposal.
+  bool tune = true;
+  std::string tuning_file;    ///< choices of earlier runs; empty: none are kept
+  std::string flight_record;  ///< where the last operations go on failure; empty: nowhere
+};
+
+/// GPUs that this process sees. kUnsupported when the build has no CUDA, kRunFailed when the driver
+/// refuses.
+Result<int> VisibleGpus();
+
+/// As Execute, on a GPU: `store` is that of the run, `world` is made on it, `rank` = world.rank().
+/// `on_gradients` and `on_finish` see copies of the arena in host memory.
+Result<RunSummary> ExecuteOnGpu(const planner::Programs& programs, Store& store,
+                                Communicator& world, DataSource& data, const RunOptions& options,
+                                const GpuOptions& gpu);
+
+}  // namespace meshwright::runtime

@@ -1,0 +1,24 @@
+// What gpu_run.h says in a build without CUDA.
+#include "runtime/gpu_run.h"
+
+namespace meshwright::runtime {
+namespace {
+
+Status NoCuda() {
+  return Unsupported(
+      "this build has no CUDA; install the toolkit with cuDNN and NCCL and build again, or use CPU "
+      "ranks (--device cpu)");
+}
+
+}  // namespace
+
+Result<int> VisibleGpus() {
+  return NoCuda();
+}
+
+Result<RunSummary> ExecuteOnGpu(const planner::Programs&, Store&, Communicator&, DataSource&,
+                                const RunOptions&, const GpuOptions&) {
+  return NoCuda();
+}
+
+}  // namespace meshwright::runtime
