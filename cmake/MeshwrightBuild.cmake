@@ -79,7 +79,7 @@ function(mw_library name)
 endfunction()
 
 # Groups that the commands build by name, also while nothing belongs to them.
-foreach(group IN ITEMS tests_tsan tests_release benchmarks fuzzers)
+foreach(group IN ITEMS tests_tsan tests_release tests_gpu benchmarks fuzzers)
   add_custom_target(${group})
 endforeach()
 
@@ -118,8 +118,12 @@ function(mw_test_properties name timeout)
     set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT MESHWRIGHT_LONG=1)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "cpu;${ARGN}" TIMEOUT ${timeout})
-  if("release" IN_LIST ARGN)
+  if("release" IN_LIST ARGN OR "gpu" IN_LIST ARGN)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+  if("gpu" IN_LIST ARGN)
+    # Cases skip themselves without a GPU and say so; the program then counts as skipped.
+    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
   endif()
 endfunction()
 

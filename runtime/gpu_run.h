@@ -20,6 +20,10 @@ struct GpuOptions {
   /// Time GEMM algorithms before the first step and take the best; otherwise the library's first
   /// proposal.
   bool tune = true;
+  /// Thread blocks of NCCL operations by kind of group. Exposed tensor traffic wants bandwidth; a
+  /// message that waits holds its SMs, which slows the products beside it. Best on 2 x H200 of
+  /// 16, 24, 32; 4, 8, 16; 1, 2, 4 (cost_models/h200_runs.md).
+  int tensor_ctas = 32, data_ctas = 8, edge_ctas = 1;
   std::string tuning_file;    ///< choices of earlier runs; empty: none are kept
   std::string flight_record;  ///< where the last operations go on failure; empty: nowhere
 };

@@ -40,6 +40,7 @@ struct RunArguments {
   bool deterministic = false;
   bool no_tune = false;
   std::string flight_record;
+  int64_t tensor_ctas = 32, data_ctas = 8, edge_ctas = 1;
 };
 
 void Declare(RunArguments* a, OptionSet& options) {
@@ -75,6 +76,10 @@ void Declare(RunArguments* a, OptionSet& options) {
   options.Heading("GPUs");
   options.Flag("--no-tune", &a->no_tune,
                "take cuBLASLt's first proposal instead of timing several before the first step");
+  options.Int("--tensor-ctas", &a->tensor_ctas, {1, 64},
+              "thread blocks of tensor-parallel traffic");
+  options.Int("--data-ctas", &a->data_ctas, {1, 64}, "the same of gradients and parameters");
+  options.Int("--edge-ctas", &a->edge_ctas, {1, 64}, "the same of pipeline messages");
   options.Text("--flight-record", &a->flight_record, "FILE",
                "where each rank's last operations go on failure, with .rankN behind the name");
 }
@@ -257,6 +262,9 @@ Status RunGpuRank(const RunArguments& a, const Job& job, const runtime::LaunchFa
   runtime::GpuOptions gpu;
   gpu.deterministic = a.deterministic;
   gpu.tune = !a.no_tune;
+  gpu.tensor_ctas = static_cast<int>(a.tensor_ctas);
+  gpu.data_ctas = static_cast<int>(a.data_ctas);
+  gpu.edge_ctas = static_cast<int>(a.edge_ctas);
   if (const std::string cache = CacheDir(); !cache.empty()) gpu.tuning_file = cache + "/gemm.jsonl";
   if (!a.flight_record.empty()) {
     gpu.flight_record = fmt::format("{}.rank{}", a.flight_record, facts.rank);

@@ -20,12 +20,12 @@ struct AttentionFp32Operands {
   cublasHandle_t handle = nullptr;
   cudaStream_t stream = nullptr;
   planner::AttentionShape shape;
-  const float* qkv = nullptr;   ///< [S, b, packed]
-  float* o = nullptr;           ///< [S, b, heads d]; read by the backward pass
-  float* lse = nullptr;         ///< [b, heads, S]; read by the backward pass
-  const float* d_o = nullptr;   ///< [S, b, heads d], backward
-  float* dqkv = nullptr;        ///< [S, b, packed], backward
-  float* workspace = nullptr;   ///< planner::AttentionWorkspaceBytes
+  const float* qkv = nullptr;  ///< [S, b, packed]
+  float* o = nullptr;          ///< [S, b, heads d]; read by the backward pass
+  float* lse = nullptr;        ///< [b, heads, S]; read by the backward pass
+  const float* d_o = nullptr;  ///< [S, b, heads d], backward
+  float* dqkv = nullptr;       ///< [S, b, packed], backward
+  float* workspace = nullptr;  ///< planner::AttentionWorkspaceBytes
 };
 Status AttentionFp32(const AttentionFp32Operands& x);
 Status AttentionFp32Grad(const AttentionFp32Operands& x);

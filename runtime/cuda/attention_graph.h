@@ -22,10 +22,10 @@ enum class AttentionTensor : int64_t {
   kQueryGrad,
   kKeyGrad,
   kValueGrad,
-  kQueryGradSum,  ///< fp32 sums of dQ [b, heads, S, d]; absent in the deterministic graph
-  kRowSum,        ///< fp32 sums of dO * O [b, heads, S]
-  kScale,         ///< host float
-  kOne,           ///< host float 1, only backward
+  kQueryGradSum,   ///< fp32 sums of dQ [b, heads, S, d]; absent in the deterministic graph
+  kRowSum,         ///< fp32 sums of dO * O [b, heads, S]
+  kScale,          ///< host float
+  kOne,            ///< host float 1, only backward
   kMinusInfinity,  ///< host float, absent without a mask
   kWindow,         ///< host float, absent without a window
 };

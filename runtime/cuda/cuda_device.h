@@ -25,12 +25,12 @@ class StepTables;       // step_tables.h
 Status CudaStatus(cudaError_t error, const char* call, const std::string& what = "");
 
 /// Returns from the surrounding function when a CUDA runtime call fails.
-#define MW_CUDA_CALL(expression)                                                              \
-  do {                                                                                        \
-    const cudaError_t mw_cuda_error = (expression);                                           \
-    if (mw_cuda_error != cudaSuccess) {                                                       \
-      return ::meshwright::runtime::cuda::CudaStatus(mw_cuda_error, #expression);             \
-    }                                                                                         \
+#define MW_CUDA_CALL(expression)                                                  \
+  do {                                                                            \
+    const cudaError_t mw_cuda_error = (expression);                               \
+    if (mw_cuda_error != cudaSuccess) {                                           \
+      return ::meshwright::runtime::cuda::CudaStatus(mw_cuda_error, #expression); \
+    }                                                                             \
   } while (false)
 
 struct CudaDeviceOptions {

@@ -18,11 +18,11 @@ namespace meshwright::runtime::cuda {
 /// choice of an algorithm depends on. Sums are fp32.
 struct GemmKey {
   int64_t m = 0, n = 0, k = 0;
-  bool transpose_a = false;  ///< a is stored [k, m]
-  bool transpose_b = false;  ///< b is stored [n, k]
+  bool transpose_a = false;                       ///< a is stored [k, m]
+  bool transpose_b = false;                       ///< b is stored [n, k]
   planner::DType input = planner::DType::kBf16;   ///< of a, b
   planner::DType output = planner::DType::kBf16;  ///< of d and the bias
-  int64_t lda = 0, ldb = 0, ldd = 0;  ///< elements between stored rows
+  int64_t lda = 0, ldb = 0, ldd = 0;              ///< elements between stored rows
   bool bias = false;
   bool accumulate = false;  ///< d is added to
   int32_t alignment = 256;  ///< bytes that all addresses are multiples of: 256, 16, 8, 4 or 2
@@ -52,7 +52,7 @@ using GemmChoices = std::map<GemmKey, GemmChoice>;
 
 /// What choices are only good for.
 struct GemmMachine {
-  std::string device;  ///< name that the driver gives
+  std::string device;   ///< name that the driver gives
   int64_t library = 0;  ///< cublasLtGetVersion
   bool deterministic = false;
   friend bool operator==(const GemmMachine&, const GemmMachine&) = default;

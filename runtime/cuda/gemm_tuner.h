@@ -16,12 +16,12 @@
 namespace meshwright::runtime::cuda {
 
 struct GemmTunerOptions {
-  int ordinal = 0;                ///< CUDA device
-  int64_t workspace_bytes = 0;    ///< cap of the algorithms' workspace
+  int ordinal = 0;              ///< CUDA device
+  int64_t workspace_bytes = 0;  ///< cap of the algorithms' workspace
   bool deterministic = false;
-  int candidates = 24;            ///< proposals that are timed
-  int screening_runs = 3;         ///< of every proposal
-  int final_runs = 9;             ///< of the best few and of the first proposal
+  int candidates = 24;     ///< proposals that are timed
+  int screening_runs = 3;  ///< of every proposal
+  int final_runs = 9;      ///< of the best few and of the first proposal
 };
 
 class GemmTuner {
@@ -36,8 +36,8 @@ class GemmTuner {
   Result<GemmChoice> Tune(cublasLtHandle_t handle, const GemmProblem& problem);
 
   /// Median seconds of one algorithm over `runs`, cold L2.
-  Result<double> Time(cublasLtHandle_t handle, const GemmProblem& problem,
-                      const GemmChoice& choice, int runs);
+  Result<double> Time(cublasLtHandle_t handle, const GemmProblem& problem, const GemmChoice& choice,
+                      int runs);
 
  private:
   /// Device memory that only grows.
@@ -70,9 +70,9 @@ class GemmTuner {
   int64_t next_slot_ = 0;
   cudaStream_t stream_ = nullptr;
   std::vector<cudaEvent_t> events_;
-  Region inputs_;    ///< random, never written
+  Region inputs_;  ///< random, never written
   Region outputs_;
-  Region delay_;     ///< written to keep the GPU busy while the host enqueues
+  Region delay_;  ///< written to keep the GPU busy while the host enqueues
   Region workspace_;
 };
 

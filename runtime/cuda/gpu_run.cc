@@ -206,6 +206,9 @@ Status GpuRun::PrepareKernels() {
 Status GpuRun::MakeCommunicators() {
   NcclOptions nccl;
   nccl.deadline_s = options_.deadline_s;
+  nccl.tensor_ctas = gpu_.tensor_ctas;
+  nccl.data_ctas = gpu_.data_ctas;
+  nccl.edge_ctas = gpu_.edge_ctas;
   MW_ASSIGN_OR_RETURN(tracker_, FlightTracker::Create(flights_, kFlightsInFlight));
   nccl.observer = tracker_.get();
   MW_ASSIGN_OR_RETURN(const int64_t before, UsedBytes());

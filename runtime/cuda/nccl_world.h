@@ -21,9 +21,9 @@ struct NcclOptions {
   /// Thread blocks (CTAs) that an operation may take, by kind of group; NCCL is given the number as
   /// least and most. Each costs about 12 MiB of device memory for collectives, 2 MiB for messages
   /// (2 x H200, NCCL 2.28), and an SM of the GEMM that runs beside it.
-  int tensor_ctas = 16;
+  int tensor_ctas = 32;
   int data_ctas = 8;
-  int edge_ctas = 4;
+  int edge_ctas = 1;
   int other_ctas = 4;  ///< world, key-value copies, tied embeddings
   /// Told of every operation but those of the warm-up; may be nullptr, else outlives the world.
   DeviceCommunicatorObserver* observer = nullptr;

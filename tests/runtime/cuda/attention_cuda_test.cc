@@ -1,10 +1,9 @@
 // Attention of the GPU against the CPU kernel in fp64 on the same rounded inputs.
-#include "runtime/cuda/attention.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "planner/ir/attention_workspace.h"
+#include "runtime/cuda/attention.h"
 #include "runtime/cuda/cuda_kernels.h"
 #include "tests/runtime/cuda/gpu_op.h"
 #include "tests/runtime/kernel_harness.h"
@@ -18,8 +17,9 @@ using planner::OpKind;
 
 const KernelHarness::Bindings kForward = {
     {"qkv", "qkv"}, {"o", "o"}, {"lse", "lse"}, {"workspace", "workspace"}};
-const KernelHarness::Bindings kBackward = {{"qkv", "qkv"}, {"o", "o"},       {"lse", "lse"},
-                                           {"do", "do"},   {"dqkv", "dqkv"}, {"workspace", "workspace"}};
+const KernelHarness::Bindings kBackward = {{"qkv", "qkv"},   {"o", "o"},
+                                           {"lse", "lse"},   {"do", "do"},
+                                           {"dqkv", "dqkv"}, {"workspace", "workspace"}};
 
 planner::OpAttributes AttributesOf(const AttentionShape& s) {
   planner::OpAttributes a;
@@ -45,14 +45,12 @@ KernelHarness Twin(const AttentionShape& s, DType dtype) {
 
 /// Workspace of backward, which suffices forward too.
 int64_t WorkspaceElements(const AttentionShape& s, DType dtype, bool deterministic) {
-  const int64_t bytes =
-      std::max(planner::AttentionWorkspaceBytes(s, dtype, true, deterministic),
-               planner::AttentionWorkspaceBytes(s, dtype, false, deterministic));
+  const int64_t bytes = std::max(planner::AttentionWorkspaceBytes(s, dtype, true, deterministic),
+                                 planner::AttentionWorkspaceBytes(s, dtype, false, deterministic));
   return (bytes + 3) / 4;
 }
 
-void Fill(GpuOp& g, KernelHarness& twin, const AttentionShape& s, DType dtype,
-          bool deterministic) {
+void Fill(GpuOp& g, KernelHarness& twin, const AttentionShape& s, DType dtype, bool deterministic) {
   g.attributes = AttributesOf(s);
   g.Add("qkv", {s.sequence, s.batch, s.packed()}, dtype, twin.Get("qkv"));
   g.Add("do", {s.sequence, s.batch, s.heads * s.head_dim}, dtype, twin.Get("do"));
@@ -104,10 +102,9 @@ class AttentionTest : public testing::Test {
   }
 
   void ExpectMatches(const AttentionShape& s, DType dtype) {
-    SCOPED_TRACE(testing::Message()
-                 << "S" << s.sequence << " b" << s.batch << " heads " << s.heads << "/"
-                 << s.kv_heads << " d" << s.head_dim << " causal " << s.causal << " window "
-                 << s.window);
+    SCOPED_TRACE(testing::Message() << "S" << s.sequence << " b" << s.batch << " heads " << s.heads
+                                    << "/" << s.kv_heads << " d" << s.head_dim << " causal "
+                                    << s.causal << " window " << s.window);
     KernelHarness twin = Twin(s, dtype);
     ASSERT_TRUE(twin.Run(OpKind::kAttention, kForward).ok());
     ASSERT_TRUE(twin.Run(OpKind::kAttentionGrad, kBackward).ok());

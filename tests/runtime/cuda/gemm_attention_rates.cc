@@ -133,8 +133,7 @@ Status PrintAttention(CudaDevice& device, const char* name, const AttentionShape
     state = state * 6364136223846793005U + 1442695040888963407U;
     v = static_cast<double>(static_cast<int64_t>(state) >> 32) * 0x1p-31;
   }
-  const std::vector<double> d_o(values.begin(),
-                                values.begin() + tokens * s.heads * s.head_dim);
+  const std::vector<double> d_o(values.begin(), values.begin() + tokens * s.heads * s.head_dim);
   g.Add("qkv", {s.sequence, s.batch, s.packed()}, DType::kBf16, values);
   g.Add("do", {s.sequence, s.batch, s.heads * s.head_dim}, DType::kBf16, d_o);
   g.Add("o", {s.sequence, s.batch, s.heads * s.head_dim}, DType::kBf16);
@@ -151,8 +150,8 @@ Status PrintAttention(CudaDevice& device, const char* name, const AttentionShape
        {std::tuple("forward", &Attention, OpKind::kAttention, &forward, 2.0),
         std::tuple("backward", &AttentionGrad, OpKind::kAttentionGrad, &backward, 5.0)}) {
     MW_RETURN_IF_ERROR(g.Run(kernel, kind, *bindings));
-    const auto seconds = g.With(
-        kind, *bindings, [&](const OpCall& call) { return Seconds(device, kernel, call); });
+    const auto seconds =
+        g.With(kind, *bindings, [&](const OpCall& call) { return Seconds(device, kernel, call); });
     MW_RETURN_IF_ERROR(seconds.status());
     fmt::print("{},{},{},{},{},{},{},{:.1f},{:.1f}\n", name, pass, s.sequence, s.batch, s.heads,
                s.kv_heads, s.head_dim, *seconds * 1e6, 2.0 * products * square / *seconds * 1e-12);
@@ -175,8 +174,7 @@ Status Print(const std::string& what, const std::string& tuning_file) {
       const int64_t batch = std::max<int64_t>(1, m.tokens / sequence);
       const double scale = 1.0 / std::sqrt(static_cast<double>(m.head_dim));
       MW_RETURN_IF_ERROR(PrintAttention(
-          *device, m.name,
-          {sequence, batch, m.heads, m.kv_heads, m.head_dim, 0, true, scale}));
+          *device, m.name, {sequence, batch, m.heads, m.kv_heads, m.head_dim, 0, true, scale}));
     }
   }
   return Status::Ok();
@@ -187,8 +185,7 @@ Status Print(const std::string& what, const std::string& tuning_file) {
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "all";
-  const meshwright::Status status =
-      meshwright::runtime::cuda::Print(what, argc > 2 ? argv[2] : "");
+  const meshwright::Status status = meshwright::runtime::cuda::Print(what, argc > 2 ? argv[2] : "");
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
   return meshwright::ExitCode(status);
 }

@@ -41,9 +41,9 @@ TEST(GemmChoices, SurviveTheirText) {
 
 TEST(GemmChoices, OfOtherMachinesAreKeptApart) {
   const std::string text = GemmChoicesText(Here(), Some());
-  for (GemmMachine other : {GemmMachine{"NVIDIA H100", 130100, false},
-                            GemmMachine{"NVIDIA H200", 130200, false},
-                            GemmMachine{"NVIDIA H200", 130100, true}}) {
+  for (GemmMachine other :
+       {GemmMachine{"NVIDIA H100", 130100, false}, GemmMachine{"NVIDIA H200", 130200, false},
+        GemmMachine{"NVIDIA H200", 130100, true}}) {
     const auto file = ParseGemmChoices(text, "text", other);
     ASSERT_TRUE(file.ok()) << file.status().message();
     EXPECT_TRUE(file->own.empty());
@@ -87,12 +87,15 @@ TEST(GemmChoices, SavingMergesAndKeepsOthers) {
 }
 
 TEST(GemmChoices, FilesThatCannotBeUsed) {
-  const auto none = LoadGemmChoices(testing::TempDir() + "/no/such/file", Here());
+  const std::string blocker = testing::TempDir() + "/gemm_choices_test.blocker";
+  const auto none = LoadGemmChoices(blocker + "/choices.jsonl", Here());
   ASSERT_TRUE(none.ok());
   EXPECT_TRUE(none->own.empty());
-  const Status status = SaveGemmChoices(testing::TempDir() + "/no/such/file", Here(), Some());
+  std::ofstream(blocker) << "a file where a folder would have to be";
+  const Status status = SaveGemmChoices(blocker + "/choices.jsonl", Here(), Some());
   EXPECT_EQ(status.code(), StatusCode::kRunFailed);
   EXPECT_THAT(status.message(), HasSubstr("writable"));
+  std::filesystem::remove(blocker);
 }
 
 TEST(GemmChoices, AlignmentClasses) {

@@ -1,12 +1,11 @@
 // GEMMs of the GPU against the CPU kernels in fp64 on the same rounded inputs.
-#include "runtime/cuda/gemm.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 
 #include "runtime/cuda/cuda_kernels.h"
+#include "runtime/cuda/gemm.h"
 #include "tests/runtime/cuda/gpu_op.h"
 #include "tests/runtime/kernel_harness.h"
 

@@ -1,0 +1,164 @@
+// Whole runs on GPUs from a test: ranks are processes that leave what they found in shared memory.
+#pragma once
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "planner/ir/load_model.h"
+#include "planner/lower/lower.h"
+#include "planner/lower/make_plan.h"
+#include "runtime/data_source.h"
+#include "runtime/gpu_run.h"
+#include "runtime/self_start.h"
+#include "runtime/store_communicator.h"
+#include "tests/runtime/gradients.h"
+#include "tests/runtime/processes.h"
+
+namespace meshwright::testing {
+
+/// Zeroed memory that forked processes share.
+class SharedMemory {
+ public:
+  explicit SharedMemory(size_t bytes) : bytes_(bytes) {
+    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    MW_CHECK(memory != MAP_FAILED);
+    memory_ = static_cast<std::byte*>(memory);
+  }
+  ~SharedMemory() { munmap(memory_, bytes_); }
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+  std::byte* data() const { return memory_; }
+
+ private:
+  size_t bytes_;
+  std::byte* memory_;
+};
+
+/// What a rank leaves behind.
+struct RankNote {
+  bool ended = false;
+  int64_t steps = 0;
+  double losses[512] = {};
+  double grad_norms[512] = {};
+  int64_t arena_bytes = 0, trace_rows = 0;
+  char error[4096] = {};
+};
+
+struct GpuJob {
+  std::vector<RankNote> ranks;
+  GlobalGradients gradients;  ///< of the first step
+  std::vector<std::string> disagreements;
+  int exit_code = 0;
+  std::string what;  ///< how the first rank that failed ended
+};
+
+struct GpuJobOptions {
+  int64_t steps = 1;
+  double learning_rate = 1e-3;
+  double deadline_s = 60.0;
+  bool deterministic = false;
+  bool trace = false;
+  std::string data = "mock";
+  /// On rank `rank`, after each step.
+  std::function<void(int rank, int64_t step)> after_step;
+};
+
+inline int VisibleGpus() {
+  runtime::Child child([] { return runtime::VisibleGpus().ok() ? *runtime::VisibleGpus() : 0; });
+  return child.Wait();
+}
+
+inline runtime::DataOptions DataOf(const planner::Programs& programs, const std::string& path) {
+  runtime::DataOptions data;
+  data.path = path;
+  data.vocab = programs.facts.vocab;
+  data.sequence = programs.facts.sequence;
+  data.global_batch = programs.facts.global_batch;
+  return data;
+}
+
+inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& o) {
+  const size_t ranks = programs.ranks.size();
+  const auto program_of = [&](size_t r) -> const planner::RankProgram& {
+    return programs.programs[static_cast<size_t>(programs.ranks[r].program)];
+  };
+  std::vector<size_t> at;
+  size_t bytes = ranks * sizeof(RankNote);
+  for (size_t r = 0; r < ranks; ++r) {
+    at.push_back(bytes);
+    bytes += static_cast<size_t>(program_of(r).arena.memory.gradients);
+  }
+  const SharedMemory shared(bytes);
+  const auto note_of = [&](size_t r) { return reinterpret_cast<RankNote*>(shared.data()) + r; };
+  const auto body = [&](const runtime::LaunchFacts& facts) {
+    const auto rank = static_cast<size_t>(facts.rank);
+    RankNote& note = *note_of(rank);
+    const auto run = [&]() -> Status {
+      MW_ASSIGN_OR_RETURN(const auto data, runtime::OpenDataSource(DataOf(programs, o.data)));
+      MW_ASSIGN_OR_RETURN(const auto store, runtime::OpenStore(facts));
+      const auto world = runtime::MakeStoreWorld(*store, {o.deadline_s});
+      runtime::RunOptions options;
+      options.steps = o.steps;
+      options.seed = 7;
+      options.lr.peak = o.learning_rate;
+      options.deadline_s = o.deadline_s;
+      options.trace = o.trace;
+      options.on_gradients = [&](const runtime::ArenaView& view) {
+        if (view.step != 0) return;
+        const auto& arena = view.program.arena;
+        std::memcpy(shared.data() + at[rank], view.arena + arena.gradients,
+                    static_cast<size_t>(arena.memory.gradients));
+      };
+      options.on_step = [&](const runtime::StepReport& report) {
+        if (o.after_step) o.after_step(report.rank, report.step);
+      };
+      runtime::GpuOptions gpu;
+      gpu.device = facts.local_rank;
+      gpu.deterministic = o.deterministic;
+      gpu.tune = false;
+      MW_ASSIGN_OR_RETURN(const runtime::RunSummary summary,
+                          runtime::ExecuteOnGpu(programs, *store, *world, *data, options, gpu));
+      note.steps = static_cast<int64_t>(summary.losses.size());
+      for (size_t i = 0; i < summary.losses.size() && i < 512; ++i) {
+        note.losses[i] = summary.losses[i];
+        note.grad_norms[i] = summary.grad_norms[i];
+      }
+      note.arena_bytes = summary.arena_bytes;
+      note.trace_rows = static_cast<int64_t>(summary.trace.size());
+      return Status::Ok();
+    };
+    const Status status = run();
+    note.ended = true;
+    std::strncpy(note.error, status.message().c_str(), sizeof(note.error) - 1);
+    return ExitCode(status);
+  };
+  GpuJob job;
+  const auto outcome =
+      runtime::StartRanks({static_cast<int>(ranks), o.deadline_s + 30.0, 5.0}, body);
+  if (!outcome.ok()) {
+    job.exit_code = 3;
+    job.what = outcome.status().message();
+    return job;
+  }
+  job.exit_code = outcome->exit_code;
+  job.what = outcome->what;
+  GradientCollector collector(programs);
+  for (size_t r = 0; r < ranks; ++r) {
+    job.ranks.push_back(*note_of(r));
+    const planner::RankProgram& program = program_of(r);
+    // The view's arena lies where its gradients are the bytes that the rank copied.
+    std::byte* arena = shared.data() + at[r] - program.arena.gradients;
+    collector.Add({static_cast<int>(r), 0, program, programs.ranks[r], arena});
+  }
+  job.gradients = collector.Take();
+  job.disagreements = collector.disagreements();
+  return job;
+}
+
+}  // namespace meshwright::testing

@@ -1,0 +1,264 @@
+// Whole runs on one and two GPUs: gradients against one CPU rank in fp64, curves, failures.
+#include <gmock/gmock.h>
+
+#include <chrono>
+#include <csignal>
+#include <map>
+
+#include "planner/predict/predict.h"
+#include "runtime/run.h"
+#include "tests/planner/verify_common.h"
+#include "tests/runtime/cuda/gpu_job.h"
+
+namespace meshwright {
+namespace {
+
+using planner::DType;
+using planner::Plan;
+using planner::Programs;
+using planner::SplitRequest;
+using testing::GpuJob;
+using ::testing::HasSubstr;
+
+#define SKIP_BELOW(gpus)                                                       \
+  if (const int found = testing::VisibleGpus(); found < (gpus)) {              \
+    GTEST_SKIP() << "needs " << (gpus) << " GPUs, this machine has " << found; \
+  }
+
+constexpr int64_t kSequence = 128;
+constexpr int64_t kGlobalBatch = 8;
+
+SplitRequest Request(int64_t tp, int64_t pp, int64_t dp, DType dtype) {
+  SplitRequest r;
+  r.tp = tp;
+  r.pp = pp;
+  r.dp = dp;
+  r.micro_batch = 2;
+  r.global_batch = kGlobalBatch;
+  r.sequence = kSequence;
+  r.dtype = dtype;
+  r.device = topologies::DeviceKind::kGpu;
+  return r;
+}
+
+Programs LoweredFor(const std::string& model, const SplitRequest& request) {
+  return planner::testing::Lowered(planner::testing::TinyModel(model), request);
+}
+
+/// One rank on the CPU.
+struct Reference {
+  testing::GlobalGradients gradients;
+  std::vector<double> losses;
+};
+Reference RunOnCpu(const std::string& model, DType dtype, int64_t steps,
+                   const std::string& data = "mock") {
+  SplitRequest r = Request(1, 1, 1, dtype);
+  r.device = topologies::DeviceKind::kCpu;
+  const Programs programs = LoweredFor(model, r);
+  testing::GradientCollector collector(programs);
+  auto source = runtime::OpenDataSource(testing::DataOf(programs, data));
+  EXPECT_TRUE(source.ok()) << source.status().message();
+  runtime::RunOptions options;
+  options.steps = steps;
+  options.seed = 7;
+  options.lr.peak = 1e-3;
+  options.on_gradients = [&](const runtime::ArenaView& view) { collector.Add(view); };
+  auto summaries = runtime::RunOnThreads(programs, **source, options);
+  EXPECT_TRUE(summaries.ok()) << summaries.status().message();
+  return {collector.Take(), summaries->front().losses};
+}
+
+struct Split {
+  const char* name;
+  int64_t tp, pp, dp, virtual_stages;
+  bool zero1;
+  planner::Recompute recompute;
+};
+constexpr Split kSplits[] = {
+    {"one GPU", 1, 1, 1, 1, false, planner::Recompute::kNone},
+    {"one GPU, selective", 1, 1, 1, 1, false, planner::Recompute::kSelective},
+    {"one GPU, full", 1, 1, 1, 1, false, planner::Recompute::kFull},
+    {"tp2 sp", 2, 1, 1, 1, false, planner::Recompute::kNone},
+    {"pp2", 1, 2, 1, 1, false, planner::Recompute::kNone},
+    {"pp2 v2", 1, 2, 1, 2, false, planner::Recompute::kFull},
+    {"dp2", 1, 1, 2, 1, false, planner::Recompute::kNone},
+    {"dp2 zero1", 1, 1, 2, 1, true, planner::Recompute::kNone},
+};
+
+Programs ProgramsOf(const std::string& model, const Split& split, DType dtype) {
+  SplitRequest r = Request(split.tp, split.pp, split.dp, dtype);
+  r.virtual_stages = split.virtual_stages;
+  r.sharding = split.zero1 ? planner::Sharding::kZero1 : planner::Sharding::kNone;
+  r.recompute = {split.recompute};
+  return LoweredFor(model, r);
+}
+
+/// Largest error of the splits that fit; `check` sees each.
+void ForEachSplit(const std::string& model, DType dtype,
+                  const std::function<void(const Split&, double error, const GpuJob&)>& check) {
+  const int gpus = testing::VisibleGpus();
+  const Reference reference = RunOnCpu(model, DType::kF64, 1);
+  for (const Split& split : kSplits) {
+    if (split.tp * split.pp * split.dp > gpus) continue;
+    SCOPED_TRACE(model + ", " + split.name);
+    const Programs programs = ProgramsOf(model, split, dtype);
+    const GpuJob job = testing::RunOnGpus(programs, {});
+    ASSERT_EQ(job.exit_code, 0) << job.what << ": " << job.ranks[0].error;
+    EXPECT_TRUE(job.disagreements.empty()) << job.disagreements.front();
+    for (size_t r = 0; r < job.ranks.size(); ++r) {
+      const auto program = static_cast<size_t>(programs.ranks[r].program);
+      EXPECT_EQ(job.ranks[r].arena_bytes, programs.programs[program].arena.size);
+    }
+    std::string worst;
+    const double error = testing::RelativeError(job.gradients, reference.gradients, &worst);
+    std::printf("%s, %s, %s: %.2e (%s)\n", model.c_str(), planner::ToString(dtype).c_str(),
+                split.name, error, worst.c_str());
+    check(split, error, job);
+  }
+}
+
+TEST(GpuRun, GradientsInFp32EqualOneCpuRank) {
+  SKIP_BELOW(1);
+  for (const std::string model : {"gpt-tiny", "llama-tiny"}) {
+    const Reference exact = RunOnCpu(model, DType::kF64, 1);
+    const double single =
+        testing::RelativeError(RunOnCpu(model, DType::kF32, 1).gradients, exact.gradients);
+    const double bound = std::max(1e-5, 2 * single);
+    ForEachSplit(model, DType::kF32,
+                 [&](const Split&, double error, const GpuJob&) { EXPECT_LE(error, bound); });
+  }
+}
+
+TEST(GpuRun, GradientsInBf16StayNearThoseOfOneGpu) {
+  SKIP_BELOW(1);
+  for (const std::string model : {"gpt-tiny", "llama-tiny"}) {
+    double single = 0.0;
+    ForEachSplit(model, DType::kBf16, [&](const Split& split, double error, const GpuJob&) {
+      if (single == 0.0) single = error;
+      EXPECT_LE(error, 2 * single) << split.name;
+      EXPECT_LE(error, 0.1) << split.name;
+    });
+  }
+}
+
+/// Curves of training on text stay together.
+TEST(GpuRun, TwoHundredStepsFollowTheCpu) {
+  SKIP_BELOW(1);
+  constexpr int64_t kSteps = 200;
+  const std::string text = std::string(MESHWRIGHT_SOURCE_DIR) + "/tests/data/text/corpus.txt";
+  const Reference reference = RunOnCpu("gpt-tiny", DType::kF32, kSteps, text);
+  const int gpus = testing::VisibleGpus();
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    for (const Split& split : kSplits) {
+      if (split.tp * split.pp * split.dp > gpus || split.recompute != planner::Recompute::kNone) {
+        continue;
+      }
+      testing::GpuJobOptions options;
+      options.steps = kSteps;
+      options.data = text;
+      const GpuJob job = testing::RunOnGpus(ProgramsOf("gpt-tiny", split, dtype), options);
+      ASSERT_EQ(job.exit_code, 0) << job.what << ": " << job.ranks[0].error;
+      double largest = 0.0;
+      for (size_t i = 0; i < kSteps; ++i) {
+        largest = std::max(largest, std::abs(job.ranks[0].losses[i] - reference.losses[i]));
+      }
+      std::printf("%s, %s: loss %.4f -> %.4f, largest difference to the CPU %.1e\n", split.name,
+                  planner::ToString(dtype).c_str(), job.ranks[0].losses[0],
+                  job.ranks[0].losses[kSteps - 1], largest);
+      EXPECT_LE(largest, dtype == DType::kF32 ? 1e-2 : 5e-2) << split.name;
+      EXPECT_LT(job.ranks[0].losses[kSteps - 1], job.ranks[0].losses[0] - 1.0);
+    }
+  }
+}
+
+TEST(GpuRun, DeterministicModeRepeatsItsBits) {
+  SKIP_BELOW(1);
+  testing::GpuJobOptions options;
+  options.steps = 5;
+  options.deterministic = true;
+  const Programs programs = ProgramsOf("gpt-tiny", kSplits[0], DType::kBf16);
+  const GpuJob first = testing::RunOnGpus(programs, options);
+  ASSERT_EQ(first.exit_code, 0) << first.ranks[0].error;
+  for (int again = 0; again < 3; ++again) {
+    const GpuJob job = testing::RunOnGpus(programs, options);
+    ASSERT_EQ(job.exit_code, 0) << job.ranks[0].error;
+    for (size_t i = 0; i < 5; ++i) {
+      EXPECT_EQ(job.ranks[0].losses[i], first.ranks[0].losses[i]);
+      EXPECT_EQ(job.ranks[0].grad_norms[i], first.ranks[0].grad_norms[i]);
+    }
+  }
+}
+
+TEST(GpuRun, TraceHasARowATaskAndStep) {
+  SKIP_BELOW(2);
+  testing::GpuJobOptions options;
+  options.steps = 3;
+  options.trace = true;
+  const Programs programs = ProgramsOf("gpt-tiny", kSplits[4], DType::kBf16);
+  const GpuJob job = testing::RunOnGpus(programs, options);
+  ASSERT_EQ(job.exit_code, 0) << job.ranks[0].error;
+  for (size_t r = 0; r < job.ranks.size(); ++r) {
+    const auto program = static_cast<size_t>(programs.ranks[r].program);
+    EXPECT_EQ(job.ranks[r].trace_rows,
+              options.steps * static_cast<int64_t>(programs.programs[program].tasks.size()));
+  }
+}
+
+constexpr double kDeadline = 24.0;  // s
+
+double Seconds(const std::function<void()>& what) {
+  const auto begin = std::chrono::steady_clock::now();
+  what();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+int Rounds() {
+  return planner::testing::LongForm() ? 10 : 1;
+}
+
+TEST(GpuRun, KilledRankIsNamedByTheOther) {
+  SKIP_BELOW(2);
+  for (int round = 0; round < Rounds(); ++round) {
+    testing::GpuJobOptions options;
+    options.steps = 100000;
+    options.deadline_s = kDeadline;
+    options.after_step = [](int rank, int64_t step) {
+      if (rank == 1 && step == 3) raise(SIGKILL);
+    };
+    GpuJob job;
+    const double took = Seconds([&] {
+      job = testing::RunOnGpus(ProgramsOf("gpt-tiny", kSplits[6], DType::kF32), options);
+    });
+    EXPECT_EQ(job.exit_code, 3);
+    EXPECT_THAT(job.what, HasSubstr("rank 1"));
+    ASSERT_TRUE(job.ranks[0].ended);
+    EXPECT_THAT(job.ranks[0].error, HasSubstr("rank 1"));
+    std::printf("killed: %.1f s, \"%s\"\n", took, job.ranks[0].error);
+    EXPECT_LT(took, kDeadline + 30.0);
+  }
+}
+
+/// Rank 1 leaves out a reduction of its gradients.
+TEST(GpuRun, CollectiveThatARankLeavesOutIsNamed) {
+  SKIP_BELOW(2);
+  for (int round = 0; round < Rounds(); ++round) {
+    Programs programs = ProgramsOf("gpt-tiny", kSplits[6], DType::kF32);
+    planner::RankProgram& own = planner::testing::Own(programs, 1);
+    planner::testing::EraseTask(own, "ReduceGrads(0)");
+    testing::GpuJobOptions options;
+    options.steps = 3;
+    options.deadline_s = kDeadline;
+    GpuJob job;
+    const double took = Seconds([&] { job = testing::RunOnGpus(programs, options); });
+    EXPECT_EQ(job.exit_code, 3);
+    for (const testing::RankNote& note : job.ranks) {
+      ASSERT_TRUE(note.ended);
+      EXPECT_THAT(note.error, HasSubstr("rank 1"));
+    }
+    std::printf("left out: %.1f s, \"%s\"\n", took, job.ranks[0].error);
+    EXPECT_LT(took, kDeadline + 30.0);
+  }
+}
+
+}  // namespace
+}  // namespace meshwright
