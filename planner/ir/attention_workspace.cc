@@ -23,8 +23,7 @@ int64_t AttentionWorkspaceBytes(const AttentionShape& s, DType dtype, bool backw
                                 bool deterministic) {
   if (dtype != DType::kBf16) {
     const int64_t queries = std::min(s.sequence, kFp32AttentionQueryBlock);
-    const int64_t scores =
-        RoundUp(s.kv_heads * queries * s.sequence * SizeOf(dtype), kAlignment);
+    const int64_t scores = RoundUp(s.kv_heads * queries * s.sequence * SizeOf(dtype), kAlignment);
     return backward ? 2 * scores : scores;
   }
   if (!backward) return kPlanMargin;

@@ -31,11 +31,11 @@ inline constexpr int64_t kFp32AttentionQueryBlock = 256;
 
 /// Bytes of the `workspace` operand that suffice for attention of GPU ranks.
 /// bf16 forward: a margin for the library's own scratch. bf16 backward: the fp32 sums of dQ
-/// (b H S d), the row sums of dO * O (b H S) and, under grouped queries, keys' and values' gradients
-/// of every query head in bf16; deterministic: samples run one after the other, and instead of the
-/// dQ sums there is one bf16 score matrix (H S S) of a sample. Those sizes were read off cuDNN 9.19
-/// (tests/runtime/cuda/attention_graph_test.cc compares). fp32: the scores (and backward, their
-/// gradients) of a block of queries of all key-value heads.
+/// (b H S d), the row sums of dO * O (b H S) and, under grouped queries, keys' and values'
+/// gradients of every query head in bf16; deterministic: samples run one after the other, and
+/// instead of the dQ sums there is one bf16 score matrix (H S S) of a sample. Those sizes were read
+/// off cuDNN 9.19 (tests/runtime/cuda/attention_graph_test.cc compares). fp32: the scores (and
+/// backward, their gradients) of a block of queries of all key-value heads.
 int64_t AttentionWorkspaceBytes(const AttentionShape& shape, DType dtype, bool backward,
                                 bool deterministic);
 

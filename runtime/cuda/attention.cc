@@ -254,8 +254,8 @@ Status AttentionEngine::Impl::RunBf16(const OpCall& call) {
   if (status != CUDNN_STATUS_SUCCESS) return CudnnStatus(status, "cudnnSetStream");
   if (spec.backward && !spec.deterministic && cudnnGetVersion() < 90600) {
     // Later versions start the sums of dQ at zero themselves.
-    const int64_t elements = spec.shape.batch * spec.shape.heads * spec.shape.sequence *
-                             spec.shape.head_dim;
+    const int64_t elements =
+        spec.shape.batch * spec.shape.heads * spec.shape.sequence * spec.shape.head_dim;
     MW_CUDA_CALL(cudaMemsetAsync(Address(call, "workspace") + plan->scratch.query_grad_sum, 0,
                                  static_cast<size_t>(elements) * sizeof(float), stream));
   }
@@ -292,9 +292,8 @@ Status AttentionEngine::Impl::RunFp32(const OpCall& call) {
   const int64_t scratch = std::min<int64_t>(device.workspace_cap(), int64_t{32} << 20);
   MW_ASSIGN_OR_RETURN(std::byte * memory, device.workspace(call.op.stream, scratch));
   MW_RETURN_IF_ERROR(CublasStatus(cublasSetStream(cublas, x.stream), "cublasSetStream"));
-  MW_RETURN_IF_ERROR(
-      CublasStatus(cublasSetWorkspace(cublas, memory, static_cast<size_t>(scratch)),
-                   "cublasSetWorkspace"));
+  MW_RETURN_IF_ERROR(CublasStatus(cublasSetWorkspace(cublas, memory, static_cast<size_t>(scratch)),
+                                  "cublasSetWorkspace"));
   return backward ? AttentionFp32Grad(x) : AttentionFp32(x);
 }
 

@@ -30,12 +30,12 @@ Status Product(cublasHandle_t handle, int64_t m, int64_t n, int64_t k, float alp
                const Matrices& a, const Matrices& b, float beta, const Results& c, int64_t batch) {
   const auto size = [](int64_t x) { return static_cast<int>(x); };
   return CublasStatus(
-      cublasGemmStridedBatchedEx(
-          handle, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
-          a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, size(n), size(m), size(k), &alpha, b.data,
-          CUDA_R_32F, size(b.stride), b.batch_stride, a.data, CUDA_R_32F, size(a.stride),
-          a.batch_stride, &beta, c.data, CUDA_R_32F, size(c.stride), c.batch_stride, size(batch),
-          CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_GEMM_DEFAULT),
+      cublasGemmStridedBatchedEx(handle, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                 a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, size(n), size(m),
+                                 size(k), &alpha, b.data, CUDA_R_32F, size(b.stride),
+                                 b.batch_stride, a.data, CUDA_R_32F, size(a.stride), a.batch_stride,
+                                 &beta, c.data, CUDA_R_32F, size(c.stride), c.batch_stride,
+                                 size(batch), CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_GEMM_DEFAULT),
       "cublasGemmStridedBatchedEx of fp32 attention");
 }
 
@@ -104,8 +104,8 @@ Status Backward(const AttentionFp32Operands& x, const Position& at, float* dp) {
   MW_RETURN_IF_ERROR(Product(x.handle, b.rows, b.keys, b.head_dim, 1.0F, d_o,
                              {x.qkv + at.v, at.qkv_stride, b.head_dim, true}, 0.0F,
                              {dp, b.keys, at.score_stride()}, b.kv_heads));
-  MW_CUDA_CALL(LaunchSoftmaxGrad(b, p, dp, x.lse + at.lse, x.o + at.o_first, x.d_o + at.o_first,
-                                 x.stream));
+  MW_CUDA_CALL(
+      LaunchSoftmaxGrad(b, p, dp, x.lse + at.lse, x.o + at.o_first, x.d_o + at.o_first, x.stream));
   const Matrices p_t = {p, b.keys, at.score_stride(), true};
   const Matrices ds_t = {dp, b.keys, at.score_stride(), true};
   // dV += P^T dO; dQ = dS K; dK += dS^T Q

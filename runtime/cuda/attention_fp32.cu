@@ -72,8 +72,7 @@ __global__ void SoftmaxKernel(AttentionBlock b, float* scores, float* lse) {
     x[j] = j >= seen.first && j < seen.end ? x[j] * inverse : 0.0F;
   }
   if (threadIdx.x == 0) {
-    lse[head * b.lse_stride + query] =
-        static_cast<float>(static_cast<double>(top) + log(sum));
+    lse[head * b.lse_stride + query] = static_cast<float>(static_cast<double>(top) + log(sum));
   }
 }
 

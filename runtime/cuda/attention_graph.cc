@@ -75,14 +75,14 @@ class Graph {
     const Id dv = b_.Real(IdOf(T::kValueGrad), packed_kv_);
 
     // Row sums of dO * O.
-    const Id product = b_.Pointwise(CUDNN_POINTWISE_MUL, d_o, o,
-                                    b_.Virtual(Dense(spec_, s.sequence, s.head_dim)));
+    const Id product =
+        b_.Pointwise(CUDNN_POINTWISE_MUL, d_o, o, b_.Virtual(Dense(spec_, s.sequence, s.head_dim)));
     const Id sum = b_.Virtual(per_row_);
     b_.Reduce(CUDNN_REDUCE_TENSOR_ADD, product, sum);
     // The factor stands where dropout would; without it the engines keep a score matrix in memory.
     const Id one = b_.Scalar(IdOf(T::kOne), CUDNN_DATA_FLOAT);
-    const Id row_sum = b_.Pointwise(CUDNN_POINTWISE_MUL, sum, one,
-                                    b_.Real(IdOf(T::kRowSum), per_row_));
+    const Id row_sum =
+        b_.Pointwise(CUDNN_POINTWISE_MUL, sum, one, b_.Real(IdOf(T::kRowSum), per_row_));
 
     // P = exp(scores - lse); dV = P^T dO
     const Id shifted = b_.Pointwise(CUDNN_POINTWISE_SUB, ScaledScores(), lse);
@@ -146,8 +146,7 @@ class Graph {
       b_.MatrixProduct(left_t, right, out);
       return;
     }
-    const Id all_heads =
-        b_.Virtual(Dense(spec_, s.sequence, s.head_dim, CUDNN_DATA_BFLOAT16));
+    const Id all_heads = b_.Virtual(Dense(spec_, s.sequence, s.head_dim, CUDNN_DATA_BFLOAT16));
     b_.MatrixProduct(left_t, right, all_heads);
     b_.Reduce(CUDNN_REDUCE_TENSOR_ADD, all_heads, out);
   }
@@ -180,8 +179,7 @@ Status CheckAttentionShape(const AttentionShape& s) {
 }
 
 Result<CudnnDescriptor> BuildAttentionGraph(const AttentionGraphSpec& spec,
-                                            const CudnnTarget& target,
-                                            CudnnGraphBuilder* builder) {
+                                            const CudnnTarget& target, CudnnGraphBuilder* builder) {
   MW_RETURN_IF_ERROR(CheckAttentionShape(spec.shape));
   MW_CHECK(spec.samples > 0 && spec.samples <= spec.shape.batch);
   Graph graph(spec, *builder);

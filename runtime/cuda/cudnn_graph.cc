@@ -19,9 +19,9 @@ Status CudnnStatus(cudnnStatus_t status, const std::string& what) {
 
 Result<CudnnDescriptor> CudnnDescriptor::Create(cudnnBackendDescriptorType_t type) {
   CudnnDescriptor created;
-  MW_RETURN_IF_ERROR(
-      CudnnStatus(cudnnBackendCreateDescriptor(type, &created.descriptor_),
-                  "cudnnBackendCreateDescriptor of type " + std::to_string(static_cast<int>(type))));
+  MW_RETURN_IF_ERROR(CudnnStatus(
+      cudnnBackendCreateDescriptor(type, &created.descriptor_),
+      "cudnnBackendCreateDescriptor of type " + std::to_string(static_cast<int>(type))));
   return created;
 }
 
@@ -86,8 +86,7 @@ Result<CudnnDescriptor> CudnnTarget::PropertiesFromJson(const std::string& json)
 Result<std::string> CudnnTarget::JsonOf(cudnnHandle_t handle) {
   MW_ASSIGN_OR_RETURN(CudnnDescriptor properties,
                       CudnnDescriptor::Create(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR));
-  MW_RETURN_IF_ERROR(
-      properties.Set(CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle));
+  MW_RETURN_IF_ERROR(properties.Set(CUDNN_ATTR_DEVICEPROP_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle));
   MW_RETURN_IF_ERROR(properties.Finalize());
   int64_t size = 0;
   const char* what = "cudnnBackendGetAttribute of the device properties";
@@ -124,14 +123,13 @@ CudnnGraphBuilder::Id CudnnGraphBuilder::Add(Id id, const CudnnTensor& tensor, S
   }
   CudnnDescriptor& d = *created;
   const bool by_value = storage == Storage::kScalar;
-  const bool ok =
-      Check(d.SetDataType(CUDNN_ATTR_TENSOR_DATA_TYPE, tensor.type)) &&
-      Check(d.Set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, tensor.dims)) &&
-      Check(d.Set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, tensor.strides)) &&
-      Check(d.SetInt(CUDNN_ATTR_TENSOR_UNIQUE_ID, id)) &&
-      Check(d.SetInt(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16)) &&
-      Check(d.SetBool(CUDNN_ATTR_TENSOR_IS_VIRTUAL, storage == Storage::kVirtual)) &&
-      Check(d.SetBool(CUDNN_ATTR_TENSOR_IS_BY_VALUE, by_value)) && Check(d.Finalize());
+  const bool ok = Check(d.SetDataType(CUDNN_ATTR_TENSOR_DATA_TYPE, tensor.type)) &&
+                  Check(d.Set(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, tensor.dims)) &&
+                  Check(d.Set(CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, tensor.strides)) &&
+                  Check(d.SetInt(CUDNN_ATTR_TENSOR_UNIQUE_ID, id)) &&
+                  Check(d.SetInt(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, 16)) &&
+                  Check(d.SetBool(CUDNN_ATTR_TENSOR_IS_VIRTUAL, storage == Storage::kVirtual)) &&
+                  Check(d.SetBool(CUDNN_ATTR_TENSOR_IS_BY_VALUE, by_value)) && Check(d.Finalize());
   if (ok) tensors_.push_back({id, tensor, std::move(d)});
   return id;
 }

@@ -48,9 +48,9 @@ Status GemmEngine::PlanByChoice(const GemmKey& key) {
 Status GemmEngine::PlanByHeuristics(const GemmKey& key) {
   Plan plan;
   MW_ASSIGN_OR_RETURN(plan.problem, GemmProblem::Create(key));
-  MW_ASSIGN_OR_RETURN(const auto proposals,
-                      plan.problem->Candidates(handle_, device_.workspace_cap(),
-                                               device_.deterministic(), 1));
+  MW_ASSIGN_OR_RETURN(
+      const auto proposals,
+      plan.problem->Candidates(handle_, device_.workspace_cap(), device_.deterministic(), 1));
   plan.algorithm = proposals.front().algo;
   plan.workspace_bytes = static_cast<int64_t>(proposals.front().workspaceSize);
   plans_.insert_or_assign(key, std::move(plan));
@@ -102,8 +102,7 @@ Status GemmEngine::Tune(const GemmKey& key) {
   return Save();
 }
 
-Status GemmEngine::Run(const GemmKey& key, const GemmOperands& operands,
-                       planner::StreamId stream) {
+Status GemmEngine::Run(const GemmKey& key, const GemmOperands& operands, planner::StreamId stream) {
   auto at = plans_.find(key);
   if (at == plans_.end()) {
     const Status known = PlanByChoice(key);
@@ -119,9 +118,8 @@ Status GemmEngine::Run(const GemmKey& key, const GemmOperands& operands,
   if (plan.workspace_bytes > 0) {
     MW_ASSIGN_OR_RETURN(workspace, device_.workspace(stream, plan.workspace_bytes));
   }
-  const cublasStatus_t status =
-      plan.problem->Run(handle_, plan.algorithm, operands, workspace, plan.workspace_bytes,
-                        device_.stream(stream));
+  const cublasStatus_t status = plan.problem->Run(handle_, plan.algorithm, operands, workspace,
+                                                  plan.workspace_bytes, device_.stream(stream));
   if (status == CUBLAS_STATUS_SUCCESS) return Status::Ok();
   return CublasLtStatus(status, "cublasLtMatmul").WithContext("product " + ToString(key));
 }
@@ -129,11 +127,11 @@ Status GemmEngine::Run(const GemmKey& key, const GemmOperands& operands,
 Status GemmEngine::ImportChoices(const std::string& text) {
   MW_ASSIGN_OR_RETURN(GemmChoicesFile file, ParseGemmChoices(text, "imported choices", machine_));
   if (!file.others.empty()) {
-    return InvalidInput("imported GEMM choices are of another device, cuBLASLt version or "
-                        "determinism than this rank's (" +
-                        machine_.device + ", " + std::to_string(machine_.library) +
-                        "): " + file.others.front() +
-                        "; run all ranks on the same devices and libraries");
+    return InvalidInput(
+        "imported GEMM choices are of another device, cuBLASLt version or "
+        "determinism than this rank's (" +
+        machine_.device + ", " + std::to_string(machine_.library) + "): " + file.others.front() +
+        "; run all ranks on the same devices and libraries");
   }
   for (auto& [key, choice] : file.own) {
     const auto known = choices_.find(key);

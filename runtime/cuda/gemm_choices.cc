@@ -82,8 +82,8 @@ Result<GemmChoice> ChoiceFrom(const Json& json) {
   for (size_t i = 0; i < words.size(); ++i) {
     const auto text = words[i].get<std::string>();
     size_t used = 0;
-    const bool hex = text.size() == 16 &&
-                     text.find_first_not_of("0123456789abcdef") == std::string::npos;
+    const bool hex =
+        text.size() == 16 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
     if (hex) choice.algorithm[i] = std::stoull(text, &used, 16);
     if (!hex || used != text.size()) {
       return InvalidInput(

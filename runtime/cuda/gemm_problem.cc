@@ -12,8 +12,8 @@ cudaDataType_t TypeOf(DType dtype) {
 }
 
 Status CheckTypes(const GemmKey& key) {
-  const bool bf16 = key.input == DType::kBf16 &&
-                    (key.output == DType::kBf16 || key.output == DType::kF32);
+  const bool bf16 =
+      key.input == DType::kBf16 && (key.output == DType::kBf16 || key.output == DType::kF32);
   const bool fp32 = key.input == DType::kF32 && key.output == DType::kF32;
   if (bf16 || fp32) return Status::Ok();
   return Unsupported("product " + ToString(key) +
@@ -31,9 +31,9 @@ Status SetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t
 template <typename T>
 Status SetPreference(cublasLtMatmulPreference_t preference,
                      cublasLtMatmulPreferenceAttributes_t name, const T& value) {
-  return CublasLtStatus(cublasLtMatmulPreferenceSetAttribute(preference, name, &value,
-                                                             sizeof(value)),
-                        "cublasLtMatmulPreferenceSetAttribute");
+  return CublasLtStatus(
+      cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof(value)),
+      "cublasLtMatmulPreferenceSetAttribute");
 }
 
 /// How the dot products of split sums may be put together. Never in bf16.
@@ -50,10 +50,9 @@ Status SetPreferences(cublasLtMatmulPreference_t preference, const GemmKey& key,
                                    static_cast<uint64_t>(workspace_bytes)));
   MW_RETURN_IF_ERROR(SetPreference(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
                                    ReductionMask(key, deterministic)));
-  for (auto name : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-                    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-                    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-                    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+  for (auto name :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     MW_RETURN_IF_ERROR(SetPreference(preference, name, static_cast<uint32_t>(key.alignment)));
   }
   return Status::Ok();
@@ -87,9 +86,9 @@ GemmProblem::~GemmProblem() {
 // computed as d^T = op(b)^T op(a)^T: b comes first, and an operand that is not transposed in rows
 // is not transposed in columns either.
 Status GemmProblem::Describe() {
-  MW_RETURN_IF_ERROR(CublasLtStatus(
-      cublasLtMatmulDescCreate(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-      "cublasLtMatmulDescCreate"));
+  MW_RETURN_IF_ERROR(
+      CublasLtStatus(cublasLtMatmulDescCreate(&product_, CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                     "cublasLtMatmulDescCreate"));
   const cublasOperation_t first = key_.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
   const cublasOperation_t second = key_.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
   MW_RETURN_IF_ERROR(SetAttribute(product_, CUBLASLT_MATMUL_DESC_TRANSA, first));
@@ -130,10 +129,10 @@ Result<std::vector<cublasLtMatmulHeuristicResult_t>> GemmProblem::Candidates(
   int found = 0;
   Status status = SetPreferences(preference, key_, workspace_bytes, deterministic);
   if (status.ok()) {
-    status = CublasLtStatus(
-        cublasLtMatmulAlgoGetHeuristic(handle, product_, b_, a_, d_, d_, preference, count,
-                                       results.data(), &found),
-        "cublasLtMatmulAlgoGetHeuristic");
+    status =
+        CublasLtStatus(cublasLtMatmulAlgoGetHeuristic(handle, product_, b_, a_, d_, d_, preference,
+                                                      count, results.data(), &found),
+                       "cublasLtMatmulAlgoGetHeuristic");
   }
   cublasLtMatmulPreferenceDestroy(preference);
   MW_RETURN_IF_ERROR(status.WithContext("product " + ToString(key_)));
@@ -153,9 +152,9 @@ Result<std::vector<cublasLtMatmulHeuristicResult_t>> GemmProblem::Candidates(
 Result<int64_t> GemmProblem::Check(cublasLtHandle_t handle,
                                    const cublasLtMatmulAlgo_t& algorithm) const {
   cublasLtMatmulHeuristicResult_t result{};
-  MW_RETURN_IF_ERROR(CublasLtStatus(
-      cublasLtMatmulAlgoCheck(handle, product_, b_, a_, d_, d_, &algorithm, &result),
-      "cublasLtMatmulAlgoCheck"));
+  MW_RETURN_IF_ERROR(
+      CublasLtStatus(cublasLtMatmulAlgoCheck(handle, product_, b_, a_, d_, d_, &algorithm, &result),
+                     "cublasLtMatmulAlgoCheck"));
   MW_RETURN_IF_ERROR(CublasLtStatus(result.state, "cublasLtMatmulAlgoCheck"));
   return static_cast<int64_t>(result.workspaceSize);
 }
@@ -164,15 +163,14 @@ cublasStatus_t GemmProblem::Run(cublasLtHandle_t handle, const cublasLtMatmulAlg
                                 const GemmOperands& operands, void* workspace,
                                 int64_t workspace_bytes, cudaStream_t stream) const {
   if (key_.bias) {
-    const cublasStatus_t status =
-        cublasLtMatmulDescSetAttribute(product_, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                                       &operands.bias, sizeof(operands.bias));
+    const cublasStatus_t status = cublasLtMatmulDescSetAttribute(
+        product_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &operands.bias, sizeof(operands.bias));
     if (status != CUBLAS_STATUS_SUCCESS) return status;
   }
   const float alpha = 1.0F;
   const float beta = key_.accumulate ? 1.0F : 0.0F;
-  return cublasLtMatmul(handle, product_, &alpha, operands.b, b_, operands.a, a_, &beta,
-                        operands.d, d_, operands.d, d_, &algorithm, workspace,
+  return cublasLtMatmul(handle, product_, &alpha, operands.b, b_, operands.a, a_, &beta, operands.d,
+                        d_, operands.d, d_, &algorithm, workspace,
                         static_cast<size_t>(workspace_bytes), stream);
 }
 

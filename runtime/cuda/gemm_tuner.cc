@@ -160,8 +160,7 @@ Status GemmTuner::TimeRuns(cublasLtHandle_t handle, const GemmProblem& problem, 
                            std::vector<double>* seconds) {
   MW_CHECK(runs <= kMaxRuns);
   // While this is written, the host gets ahead, so that no launch is waited for. It clears L2 too.
-  MW_CUDA_CALL(
-      cudaMemsetAsync(delay_.data, 0, static_cast<size_t>(delay_.bytes), stream_));
+  MW_CUDA_CALL(cudaMemsetAsync(delay_.data, 0, static_cast<size_t>(delay_.bytes), stream_));
   for (int i = 0; i < runs; ++i) {
     const GemmOperands operands = SlotAt(slots, next_slot_++ % slots.count);
     MW_CUDA_CALL(cudaEventRecord(events_[static_cast<size_t>(2 * i)], stream_));
@@ -239,8 +238,8 @@ Result<double> GemmTuner::Time(cublasLtHandle_t handle, const GemmProblem& probl
   MW_RETURN_IF_ERROR(TimeRuns(handle, problem, slots, algorithm, 1, &seconds));
   seconds.clear();
   for (int done = 0; done < runs; done += kMaxRuns) {
-    MW_RETURN_IF_ERROR(TimeRuns(handle, problem, slots, algorithm,
-                                std::min(kMaxRuns, runs - done), &seconds));
+    MW_RETURN_IF_ERROR(
+        TimeRuns(handle, problem, slots, algorithm, std::min(kMaxRuns, runs - done), &seconds));
   }
   return Median(seconds);
 }

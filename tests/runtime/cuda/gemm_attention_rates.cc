@@ -146,15 +146,24 @@ Status PrintAttention(CudaDevice& device, const char* name, const AttentionShape
                                     {"do", "do"},   {"dqkv", "dqkv"}, {"workspace", "workspace"}};
   const double square = static_cast<double>(s.sequence) * static_cast<double>(s.sequence) * 0.5 *
                         static_cast<double>(s.batch * s.heads * s.head_dim);
-  for (const auto& [pass, kernel, kind, bindings, products] :
-       {std::tuple("forward", &Attention, OpKind::kAttention, &forward, 2.0),
-        std::tuple("backward", &AttentionGrad, OpKind::kAttentionGrad, &backward, 5.0)}) {
-    MW_RETURN_IF_ERROR(g.Run(kernel, kind, *bindings));
-    const auto seconds =
-        g.With(kind, *bindings, [&](const OpCall& call) { return Seconds(device, kernel, call); });
+  struct Pass {
+    const char* name;
+    Kernel kernel;
+    OpKind kind;
+    const GpuOp::Bindings& bindings;
+    double products;  ///< matrix products of the square
+  };
+  for (const Pass& pass :
+       {Pass{"forward", &Attention, OpKind::kAttention, forward, 2.0},
+        Pass{"backward", &AttentionGrad, OpKind::kAttentionGrad, backward, 5.0}}) {
+    MW_RETURN_IF_ERROR(g.Run(pass.kernel, pass.kind, pass.bindings));
+    const auto seconds = g.With(pass.kind, pass.bindings, [&](const OpCall& call) {
+      return Seconds(device, pass.kernel, call);
+    });
     MW_RETURN_IF_ERROR(seconds.status());
-    fmt::print("{},{},{},{},{},{},{},{:.1f},{:.1f}\n", name, pass, s.sequence, s.batch, s.heads,
-               s.kv_heads, s.head_dim, *seconds * 1e6, 2.0 * products * square / *seconds * 1e-12);
+    fmt::print("{},{},{},{},{},{},{},{:.1f},{:.1f}\n", name, pass.name, s.sequence, s.batch,
+               s.heads, s.kv_heads, s.head_dim, *seconds * 1e6,
+               2.0 * pass.products * square / *seconds * 1e-12);
     std::fflush(stdout);
   }
   return Status::Ok();
