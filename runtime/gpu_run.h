@@ -28,6 +28,9 @@ struct GpuOptions {
   std::string flight_record;  ///< where the last operations go on failure; empty: nowhere
 };
 
+/// kUnsupported when this build has no CUDA. Asks no driver, so it may be called before a fork.
+Status CheckGpuBuild();
+
 /// GPUs that this process sees. kUnsupported when the build has no CUDA, kRunFailed when the driver
 /// refuses.
 Result<int> VisibleGpus();

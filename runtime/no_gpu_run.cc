@@ -12,6 +12,10 @@ Status NoCuda() {
 
 }  // namespace
 
+Status CheckGpuBuild() {
+  return NoCuda();
+}
+
 Result<int> VisibleGpus() {
   return NoCuda();
 }

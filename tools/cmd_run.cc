@@ -280,6 +280,7 @@ Status RunGpuRank(const RunArguments& a, const Job& job, const runtime::LaunchFa
 
 /// One rank of a launcher's job, or all ranks as processes of our own.
 Status RunOnGpus(const RunArguments& a, Output& output) {
+  MW_RETURN_IF_ERROR(runtime::CheckGpuBuild());
   MW_ASSIGN_OR_RETURN(const runtime::LaunchFacts facts,
                       runtime::DetectLaunch(runtime::ProcessEnvironment()));
   if (facts.rank > 0) output.Mute();
@@ -296,7 +297,16 @@ Status RunOnGpus(const RunArguments& a, Output& output) {
                         return output.Finish(RunGpuRank(a, job, own, output));
                       }));
   output.Mute();  // the ranks have said everything
-  return outcome.exit_code == 0 ? Status::Ok() : RunFailed(outcome.what);
+  switch (outcome.exit_code) {
+    case 0:
+      return Status::Ok();
+    case 1:
+      return Infeasible(outcome.what);
+    case 2:
+      return InvalidInput(outcome.what);
+    default:
+      return RunFailed(outcome.what);
+  }
 }
 
 Status RunPlan(const RunArguments& a, Output& output) {

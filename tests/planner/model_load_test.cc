@@ -343,6 +343,7 @@ TEST(ShippedModels, AllLoadAndCountAsTheyShould) {
                                                      {"gpt2", 124439808},
                                                      {"gpt2-xl", 1557611200},
                                                      {"gpt3-175b", 174615846912},
+                                                     {"llama-1.8b-mha", 1820428288},
                                                      {"llama-1b-untied", 1498482688},
                                                      {"llama-2-70b", 68976648192},
                                                      {"llama-2-7b", 6738415616},

@@ -278,6 +278,7 @@ class BruteForce {
         r.sequence_parallel = sp;
         r.sharding = sharding;
         r.dtype = o.dtype;
+        r.device = case_.cluster.Device(0).kind;
         r.optimizer = o.optimizer;
         r.vocab_quantum = o.vocab_quantum;
         r.bucket_elements = o.bucket_elements;
