@@ -47,11 +47,11 @@ TEST(Predict, CountsMemoryOutsideTheArenaByCommunicator) {
   ASSERT_TRUE(profile.ok()) << profile.status().message();
   RankProgram program;
   constexpr int64_t kMiB = 1 << 20;
-  EXPECT_EQ(OutsideBytes(program, *profile).value(), (527 + 2) * kMiB);
+  EXPECT_EQ(OutsideBytes(program, *profile).value(), (527 + 425) * kMiB);
   program.communicators = {{"tp", CommunicatorKind::kTensor, 8},
                            {"edge", CommunicatorKind::kEdge, 2}};
   // The first communicator's 386 MiB, 32 CTAs of 12 MiB for collectives and of 2 MiB for messages.
-  EXPECT_EQ(OutsideBytes(program, *profile).value(), (527 + 2 + 386 + 32 * 12 + 32 * 2) * kMiB);
+  EXPECT_EQ(OutsideBytes(program, *profile).value(), (527 + 425 + 386 + 32 * 12 + 32 * 2) * kMiB);
   EXPECT_EQ(OutsideBytes(program, cost::InventedCpu()).value(), 0);
 }
 
