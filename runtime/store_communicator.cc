@@ -93,7 +93,7 @@ class StoreCommunicator final : public Communicator {
     [[maybe_unused]] const Status stands = world_->Remember(PostAbort(world_->store, reason));
   }
   Status abort_reason() const override {
-    if (const Status known = world_->Reason(); !known.ok()) return known;
+    if (Status known = world_->Reason(); !known.ok()) return known;
     const auto posted = ReadAbort(world_->store);
     if (!posted.ok()) return posted.status();
     return *posted ? world_->Remember(**posted) : Status::Ok();
