@@ -138,7 +138,7 @@ std::string Detector::Missing(const Names& names, bool* any) const {
 
 Result<int> Detector::ReadLocalWorld(const Variable& variable, int node) const {
   if (variable.name != kSlurmLocalTasks) return ToNumber(variable, 1, kMaxRanks);
-  const Result<int> tasks = SlurmTasksOfNode(variable.value, node);
+  Result<int> tasks = SlurmTasksOfNode(variable.value, node);
   if (tasks.ok()) return tasks;
   return tasks.status().WithContext("environment variable " + variable.name);
 }
