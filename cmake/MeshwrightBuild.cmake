@@ -121,10 +121,6 @@ function(mw_test_properties name timeout)
   if("release" IN_LIST ARGN OR "gpu" IN_LIST ARGN)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
-  if("gpu" IN_LIST ARGN)
-    # Cases skip themselves without a GPU and say so; the program then counts as skipped.
-    set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
-  endif()
 endfunction()
 
 # mw_benchmark(name SOURCES x_benchmark.cc DEPS box ...): one Google Benchmark program.

@@ -40,7 +40,9 @@ struct RunArguments {
   bool deterministic = false;
   bool no_tune = false;
   std::string flight_record;
-  int64_t tensor_ctas = 32, data_ctas = 8, edge_ctas = 1;
+  int64_t tensor_ctas = runtime::GpuOptions{}.tensor_ctas;
+  int64_t data_ctas = runtime::GpuOptions{}.data_ctas;
+  int64_t edge_ctas = runtime::GpuOptions{}.edge_ctas;
 };
 
 void Declare(RunArguments* a, OptionSet& options) {

@@ -14,6 +14,7 @@
 #include "runtime/cuda/cuda_kernels.h"
 #include "runtime/cuda/flight_tracker.h"
 #include "runtime/cuda/gemm.h"
+#include "runtime/cuda/gpu_memory.h"
 #include "runtime/cuda/gpu_streams.h"
 #include "runtime/cuda/initialize_cuda.h"
 #include "runtime/cuda/nccl_world.h"
@@ -32,44 +33,6 @@ using planner::OpKind;
 using planner::StreamId;
 
 constexpr int64_t kLanes = StepRecorder::kStepsInFlight;
-
-/// Pinned host memory.
-class HostMemory {
- public:
-  HostMemory() = default;
-  ~HostMemory() { static_cast<void>(cudaFreeHost(memory_)); }
-  HostMemory(const HostMemory&) = delete;
-  HostMemory& operator=(const HostMemory&) = delete;
-  Status Allocate(int64_t bytes) {
-    void* memory = nullptr;
-    MW_CUDA_CALL(cudaHostAlloc(&memory, static_cast<size_t>(bytes), cudaHostAllocDefault));
-    memory_ = static_cast<std::byte*>(memory);
-    return Status::Ok();
-  }
-  std::byte* data() const { return memory_; }
-
- private:
-  std::byte* memory_ = nullptr;
-};
-
-/// Device memory of the arena.
-class DeviceMemory {
- public:
-  DeviceMemory() = default;
-  ~DeviceMemory() { static_cast<void>(cudaFree(memory_)); }
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
-  Status Allocate(int64_t bytes) {
-    void* memory = nullptr;
-    MW_CUDA_CALL(cudaMalloc(&memory, static_cast<size_t>(bytes)));
-    memory_ = static_cast<std::byte*>(memory);
-    return Status::Ok();
-  }
-  std::byte* data() const { return memory_; }
-
- private:
-  std::byte* memory_ = nullptr;
-};
 
 Result<int64_t> UsedBytes() {
   size_t free = 0, total = 0;

@@ -275,9 +275,9 @@ TEST(NcclWorld, AbortEndsACollectiveThatWaits) {
 
 TEST(NcclOptions, CtasByKind) {
   const NcclOptions options;
-  EXPECT_EQ(CtasOf(options, CommunicatorKind::kTensor), 16);
+  EXPECT_EQ(CtasOf(options, CommunicatorKind::kTensor), 32);
   EXPECT_EQ(CtasOf(options, CommunicatorKind::kData), 8);
-  EXPECT_EQ(CtasOf(options, CommunicatorKind::kEdge), 4);
+  EXPECT_EQ(CtasOf(options, CommunicatorKind::kEdge), 1);
   EXPECT_EQ(CtasOf(options, CommunicatorKind::kTied), 4);
 }
 
