@@ -12,5 +12,6 @@ Command SimulateCommand();
 Command VerifyCommand();
 Command RunCommand();
 Command CalibrateCommand();
+Command ValidateCommand();
 
 }  // namespace meshwright::tools

@@ -5,5 +5,5 @@ int main(int argc, char** argv) {
   using namespace meshwright::tools;
   return RunCommandLine(argc, argv,
                         {TopoCommand(), PlanCommand(), EstimateCommand(), SimulateCommand(),
-                         VerifyCommand(), RunCommand(), CalibrateCommand()});
+                         VerifyCommand(), RunCommand(), CalibrateCommand(), ValidateCommand()});
 }

@@ -65,10 +65,11 @@ struct StageMemory {
   double parameters = 0.0, gradients = 0.0, optimizer = 0.0;
   double activations = 0.0;  ///< saved x in flight
   double transient = 0.0;    ///< largest working set within a pass, collective and gather buffers
+  double reserve = 0.0;      ///< what the caching allocator holds beyond its live tensors
   double outside = 0.0;      ///< context, libraries, communicators
-  double total() const {
-    return parameters + gradients + optimizer + activations + transient + outside;
-  }
+  double allocated() const { return parameters + gradients + optimizer + activations + transient; }
+  double reserved() const { return allocated() + reserve; }
+  double total() const { return reserved() + outside; }
 };
 
 /// Costs of one model on one cluster under one stack. Implementations are deterministic; values are

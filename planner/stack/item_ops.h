@@ -1,0 +1,72 @@
+// The work of one item (embedding, layer, head) of a split under a stack, as a list of ops: what
+// runs on one rank for one micro-batch, and which tensors backward needs. No prices here.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cost_models/collectives.h"
+#include "cost_models/work.h"
+#include "planner/ir/model_spec.h"
+#include "planner/stack/split.h"
+#include "planner/stack/stack_spec.h"
+#include "planner/stack/stage_costs.h"
+
+namespace meshwright::planner::stack {
+
+enum class Phase : uint8_t { kForward, kBackwardInput, kBackwardWeight };
+/// Ranks that a collective joins.
+enum class Group : uint8_t { kTensor, kContext, kExpert, kExpertTensor, kData };
+
+/// One kernel (or `launches` small ones), or a collective.
+struct StackOp {
+  Phase phase = Phase::kForward;
+  cost::Work work;  ///< kCollective: see `collective`
+  cost::CollectiveWork collective;
+  Group group = Group::kTensor;
+  bool hidden = false;     ///< may run behind the compute of its phase
+  bool core = false;       ///< of the attention core, which selective recomputation re-runs
+  bool pointwise = false;  ///< neither product nor attention nor collective
+  bool cast = false;       ///< quantises an operand
+  int launches = 1;
+};
+
+struct ItemOps {
+  std::vector<StackOp> ops;
+  /// Bytes kept by mode, before the allocator's factor.
+  std::array<double, kLayerModes> saved{};
+  double transient = 0.0;  ///< bytes: largest temporary of its passes
+  ItemParameters parameters;
+};
+
+/// What every builder reads.
+struct ItemContext {
+  const StackSpec& stack;
+  const ModuleSpec& module;
+  const Split& split;
+  int64_t sequence = 0;
+  double expert_imbalance = 1.0;  ///< tokens of the busiest expert rank / the mean
+
+  /// Tokens that the rank's context share of a micro-batch has.
+  int64_t tokens() const { return split.micro_batch * sequence / split.cp; }
+  /// Tokens of the regions outside tensor-parallel products: 1/tp of them under sequence
+  /// parallelism.
+  int64_t outer_tokens() const { return split.sequence_parallel ? tokens() / split.tp : tokens(); }
+  double element_bytes() const { return split.format == LinearFormat::kFp32 ? 4.0 : 2.0; }
+  /// Of the vocabulary, padded as Megatron pads: to a multiple of 128 tp.
+  int64_t padded_vocab() const;
+};
+
+/// A layer; attention and MLP of `layer`, which may be a mixture of experts.
+ItemOps LayerOps(const ItemContext& context, const LayerSpec& layer);
+/// Token (and position) embedding.
+ItemOps EmbeddingOps(const ItemContext& context);
+/// Final norm, logits, loss; multi-token prediction layers too, which are layers with a product
+/// more.
+ItemOps HeadOps(const ItemContext& context);
+
+/// Bits of a linear layer's operands: 16 (bf16, fp16), 8, 4, 32.
+int BitsOf(LinearFormat format);
+cost::Precision PrecisionOf(LinearFormat format);
+
+}  // namespace meshwright::planner::stack

@@ -1,0 +1,382 @@
+#include "planner/stack/stack_costs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace meshwright::planner::stack {
+namespace {
+
+/// Part of `time` that `budget` seconds of compute do not hide.
+double Exposed(double time, double budget, double hidden_share) {
+  return time - hidden_share * std::min(time, std::max(budget, 0.0));
+}
+
+/// All stages of a pipeline lie in one domain.
+bool StagesShareDomain(const Split& split, const Fabric& fabric) {
+  const int64_t span =
+      split.order == RankOrder::kStagesInside ? split.tp * split.cp * split.pp : split.ranks();
+  return span <= fabric.domain_gpus;
+}
+
+bool SharesParameters(const Split& split) {
+  return split.sharding == ShardingLevel::kZero3;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StackStageCosts>> StackStageCosts::Make(CostInputs inputs) {
+  if (!inputs.profile.gpu) {
+    return InvalidInput("device profile '" + inputs.profile.name +
+                        "': stacks are priced on GPUs; found a CPU");
+  }
+  std::vector<cost::Precision> precisions;
+  for (const cost::PeakRate& peak : inputs.profile.peaks) precisions.push_back(peak.precision);
+  MW_ASSIGN_OR_RETURN(cost::CostModel prices,
+                      cost::CostModel::Make(inputs.profile, {std::move(precisions)}));
+  return std::unique_ptr<StackStageCosts>(
+      new StackStageCosts(std::move(inputs), std::move(prices)));
+}
+
+bool StackStageCosts::Supports(LinearFormat format) const {
+  return PeakOf(inputs_.profile, PrecisionOf(format)).ok();
+}
+
+double StackStageCosts::CollectiveTime(const Split& split, cost::CollectiveKind kind, double bytes,
+                                       Group group) const {
+  const Groups strides = GroupsOf(split);
+  int64_t size = split.tp;
+  int64_t stride = strides.tensor_stride;
+  switch (group) {
+    case Group::kTensor:
+      break;
+    case Group::kContext:
+      size = split.cp;
+      stride = strides.context_stride;
+      break;
+    case Group::kExpert:
+      size = split.ep;
+      stride = strides.expert_stride;
+      break;
+    case Group::kExpertTensor:
+      size = split.expert_tp;
+      stride = 1;
+      break;
+    case Group::kData:
+      size = split.dp * split.cp;
+      stride = split.cp > 1 ? strides.context_stride : strides.data_stride;
+      break;
+  }
+  if (size <= 1) return 0.0;
+  const cost::PathFacts path = PathOf(inputs_.fabric, size, stride);
+  const Bytes whole(static_cast<int64_t>(std::llround(bytes)));
+  return ToSeconds(prices_.PriceCollective({kind, whole}, path)).value();
+}
+
+double StackStageCosts::OpTime(const StackOp& op) const {
+  const StackCostFactors& f = inputs_.stack.factors;
+  const double launch = inputs_.profile.launch_overhead.value.value();
+  const double time = ToSeconds(prices_.PriceOp(op.work)).value();
+  switch (op.work.kind) {
+    case cost::WorkKind::kGemm:
+      return time * f.gemm;
+    case cost::WorkKind::kAttention:
+      return time * f.attention;
+    default:
+      break;
+  }
+  return (time - launch) * f.pointwise + launch * static_cast<double>(op.launches);
+}
+
+StackStageCosts::ItemTimes StackStageCosts::TimesOfItem(const Split& split,
+                                                        const ItemOps& item) const {
+  const StackCostFactors& f = inputs_.stack.factors;
+  const bool per_op = inputs_.stack.lowering.selective_keeps_products;
+  ItemTimes t;
+  double hidden_forward = 0, hidden_backward = 0, attention_forward = 0, attention_backward = 0;
+  for (const StackOp& op : item.ops) {
+    const bool forward = op.phase == Phase::kForward;
+    if (op.work.kind == cost::WorkKind::kCollective) {
+      const double time =
+          f.collective * CollectiveTime(split, op.collective.kind,
+                                        static_cast<double>(op.collective.bytes.value()), op.group);
+      (forward ? t.forward_host_s : t.backward_host_s) += f.collective_launch_s;
+      if (forward) t.forward_collective_s += time;
+      if (op.hidden) {
+        (forward ? hidden_forward : hidden_backward) += time;
+      } else {
+        (forward ? t.forward_exposed_s : t.backward_exposed_s) += time;
+      }
+      continue;
+    }
+    if (inputs_.frozen && op.phase == Phase::kBackwardWeight) continue;
+    const double time = OpTime(op);
+    const double host = op.launches * (forward ? f.launch_forward_s : f.launch_backward_s);
+    (forward ? t.forward_device_s : t.backward_device_s) += time;
+    (forward ? t.forward_host_s : t.backward_host_s) += host;
+    if (op.phase == Phase::kBackwardWeight) t.weight_s += time;
+    const bool attention = op.core && op.work.kind != cost::WorkKind::kMemory;
+    if (attention) (forward ? attention_forward : attention_backward) += time;
+    // What selective recomputation runs again: the core, or every other product and all pointwise.
+    const bool again = per_op ? forward && !op.core : op.core;
+    if (forward && again) {
+      const double share = per_op && op.work.kind == cost::WorkKind::kGemm ? 0.5 : 1.0;
+      t.core_s += share * time;
+      t.core_host_s += share * op.launches * f.launch_forward_s;
+    }
+  }
+  const bool ring = split.cp > 1;
+  t.forward_exposed_s += Exposed(hidden_forward, ring ? attention_forward : 0.0, f.hidden_share);
+  t.backward_exposed_s +=
+      Exposed(hidden_backward, t.weight_s + (ring ? attention_backward : 0.0), f.hidden_share);
+  return t;
+}
+
+std::array<ItemCost, kLayerModes> StackStageCosts::Modes(const Split& split,
+                                                         const ItemOps& item) const {
+  const ItemTimes t = TimesOfItem(split, item);
+  const double forward_device = t.forward_device_s + t.forward_exposed_s;
+  const double backward_device = t.backward_device_s + t.backward_exposed_s;
+  std::array<ItemCost, kLayerModes> modes;
+  for (size_t m = 0; m < kLayerModes; ++m) {
+    const auto mode = static_cast<LayerMode>(m);
+    ItemCost& cost = modes[m];
+    cost.forward_s = std::max(forward_device, t.forward_host_s);
+    double device = backward_device;
+    double host = t.backward_host_s;
+    if (mode == LayerMode::kSelective) {
+      device += t.core_s;
+      host += t.core_host_s;
+    } else if (mode == LayerMode::kFull) {
+      device += forward_device;
+      host += t.forward_host_s;
+    }
+    cost.backward_s = std::max(device, host);
+    cost.weight_s = t.weight_s;
+    cost.saved_bytes = item.saved[m] * inputs_.stack.allocator.saved;
+    cost.transient_bytes = item.transient;
+    if (mode == LayerMode::kFull) {
+      cost.transient_bytes +=
+          item.saved[static_cast<size_t>(LayerMode::kKeep)] * inputs_.stack.allocator.saved;
+    }
+    if (mode == LayerMode::kOffload) {
+      // Out behind forward, back behind backward; two layers' worth stays on the device.
+      const double host_rate = inputs_.fabric.host_bandwidth.value();
+      const double copy = host_rate > 0 ? cost.saved_bytes / host_rate : 1e6;
+      cost.forward_s += Exposed(copy, cost.forward_s, inputs_.stack.factors.hidden_share);
+      cost.backward_s += Exposed(copy, cost.backward_s, inputs_.stack.factors.hidden_share);
+      cost.transient_bytes += 2 * cost.saved_bytes;
+      cost.saved_bytes = 0.0;
+    }
+    AddSharded(split, item.parameters, &cost);
+  }
+  return modes;
+}
+
+void StackStageCosts::AddSharded(const Split& split, const ItemParameters& parameters,
+                                 ItemCost* cost) const {
+  if (!SharesParameters(split) || split.dp * split.cp == 1) return;
+  const StackCostFactors& f = inputs_.stack.factors;
+  const StackState& state = inputs_.stack.state;
+  const double whole = parameters.dense + parameters.expert;
+  const double bytes = whole * (BitsOf(split.format) < 16 ? 2.0 : state.gathered);
+  const double gather =
+      f.reduction * CollectiveTime(split, cost::CollectiveKind::kAllGather, bytes, Group::kData);
+  const double scatter =
+      f.reduction * CollectiveTime(split, cost::CollectiveKind::kReduceScatter,
+                                   inputs_.frozen ? 0.0 : whole * state.gradient_wire,
+                                   Group::kData);
+  cost->forward_s += Exposed(gather, cost->forward_s, f.hidden_share);
+  cost->backward_s += Exposed(gather + scatter, cost->backward_s, f.hidden_share);
+  // The layer in use and the next one, and the unsharded gradient before it leaves.
+  cost->transient_bytes += 2 * bytes + whole * state.gradient_wire;
+}
+
+ItemCost StackStageCosts::HeadCost(const Split& split, const ItemContext& context,
+                                   ItemParameters* parameters) const {
+  const ItemOps head = HeadOps(context);
+  *parameters = head.parameters;
+  ItemCost cost = Modes(split, head)[static_cast<size_t>(LayerMode::kKeep)];
+  const ModuleSpec& module = inputs_.module;
+  if (module.next_token_layers == 0 || module.layer_count() == 0) return cost;
+  // A multi-token prediction layer: a product over [hidden, embedding], a layer, the head again.
+  const auto count = static_cast<double>(module.next_token_layers);
+  const ItemOps layer = LayerOps(context, module.layer(module.layer_count() - 1));
+  const ItemCost more = Modes(split, layer)[static_cast<size_t>(LayerMode::kKeep)];
+  const double pair = 2 * static_cast<double>(module.hidden) * static_cast<double>(module.hidden);
+  const ItemCost once = cost;
+  cost.forward_s += count * (more.forward_s + once.forward_s);
+  cost.backward_s += count * (more.backward_s + once.backward_s);
+  cost.weight_s += count * (more.weight_s + once.weight_s);
+  cost.saved_bytes += count * (more.saved_bytes + once.saved_bytes);
+  cost.transient_bytes = std::max(cost.transient_bytes, more.transient_bytes);
+  parameters->dense += count * (layer.parameters.dense + pair);
+  parameters->expert += count * layer.parameters.expert;
+  return cost;
+}
+
+ItemTable StackStageCosts::Build(const Split& split) const {
+  const ItemContext context{inputs_.stack, inputs_.module, split, inputs_.sequence,
+                            inputs_.expert_imbalance};
+  const StackCostFactors& f = inputs_.stack.factors;
+  ItemTable table;
+  for (const LayerSpec& kind : inputs_.module.layer_kinds) {
+    const ItemOps item = LayerOps(context, kind);
+    table.layers.push_back(Modes(split, item));
+    table.layer_parameters.push_back(item.parameters);
+  }
+  const ItemOps embedding = EmbeddingOps(context);
+  table.embedding = Modes(split, embedding)[static_cast<size_t>(LayerMode::kKeep)];
+  table.embedding_parameters = embedding.parameters;
+  table.head = HeadCost(split, context, &table.head_parameters);
+  table.exposed_message_s = f.micro_batch_s;
+  if (split.pp > 1) {
+    // Megatron sends 1/tp of the activation from each tensor rank.
+    const double bytes = context.element_bytes() * static_cast<double>(inputs_.module.hidden) *
+                         static_cast<double>(context.tokens()) / static_cast<double>(split.tp);
+    // The slowest edge crosses hosts unless all stages lie in one domain.
+    const bool near = StagesShareDomain(split, inputs_.fabric);
+    const cost::PathFacts path = PathOf(inputs_.fabric, 2, near ? 1 : inputs_.fabric.domain_gpus);
+    const Bytes whole(static_cast<int64_t>(std::llround(bytes)));
+    table.message_s =
+        ToSeconds(prices_.PriceCollective({cost::CollectiveKind::kSend, whole}, path)).value() +
+        f.message_s;
+    if (split.tp > 1 && !split.sequence_parallel) {
+      table.message_s +=
+          f.collective * CollectiveTime(split, cost::CollectiveKind::kAllGather,
+                                        bytes * static_cast<double>(split.tp), Group::kTensor);
+    }
+    const bool hides = inputs_.stack.lowering.hides_messages && split.virtual_stages > 1;
+    table.exposed_message_s += hides ? 0.0 : 2 * table.message_s;
+  }
+  return table;
+}
+
+const ItemTable& StackStageCosts::Items(const Split& split) {
+  const bool sharded = SharesParameters(split);
+  const Key key{split.tp,
+                split.cp,
+                split.ep,
+                split.expert_tp,
+                split.sequence_parallel,
+                split.micro_batch,
+                split.format,
+                split.order,
+                split.pp > 1 && StagesShareDomain(split, inputs_.fabric),
+                sharded ? split.dp : 0,
+                (split.pp > 1 ? 1 : 0) + (split.virtual_stages > 1 ? 2 : 0)};
+  std::unique_ptr<ItemTable>& entry = tables_[key];
+  if (!entry) entry = std::make_unique<ItemTable>(Build(split));
+  return *entry;
+}
+
+double StackStageCosts::ReductionTime(const Split& split, double parameters, bool experts) const {
+  const int64_t size = experts ? split.expert_dp() : split.dp * split.cp;
+  if (size <= 1 || parameters <= 0) return 0.0;
+  const Groups strides = GroupsOf(split);
+  const int64_t stride = experts        ? strides.expert_data_stride
+                         : split.cp > 1 ? strides.context_stride
+                                        : strides.data_stride;
+  const cost::PathFacts path = PathOf(inputs_.fabric, size, stride);
+  const Bytes bytes(
+      static_cast<int64_t>(std::llround(parameters * inputs_.stack.state.gradient_wire)));
+  const auto kind = split.sharding == ShardingLevel::kNone ? cost::CollectiveKind::kAllReduce
+                                                           : cost::CollectiveKind::kReduceScatter;
+  return inputs_.stack.factors.reduction *
+         ToSeconds(prices_.PriceCollective({kind, bytes}, path)).value();
+}
+
+double StackStageCosts::GatherTime(const Split& split, double parameters, bool experts) const {
+  if (split.sharding == ShardingLevel::kNone || parameters <= 0) return 0.0;
+  const int64_t size = experts ? split.expert_dp() : split.dp * split.cp;
+  if (size <= 1) return 0.0;
+  const Groups strides = GroupsOf(split);
+  const int64_t stride = experts        ? strides.expert_data_stride
+                         : split.cp > 1 ? strides.context_stride
+                                        : strides.data_stride;
+  const cost::PathFacts path = PathOf(inputs_.fabric, size, stride);
+  const Bytes bytes(static_cast<int64_t>(std::llround(parameters * inputs_.stack.state.weights)));
+  return inputs_.stack.factors.reduction *
+         ToSeconds(prices_.PriceCollective({cost::CollectiveKind::kAllGather, bytes}, path))
+             .value();
+}
+
+double StackStageCosts::OptimizerTime(const Split& split, const ItemParameters& parameters) const {
+  const bool sharded = split.sharding != ShardingLevel::kNone;
+  const double dense =
+      parameters.dense / (sharded ? static_cast<double>(split.dp * split.cp) : 1.0);
+  const double expert =
+      parameters.expert / (sharded ? static_cast<double>(split.expert_dp()) : 1.0);
+  const double rate =
+      inputs_.profile.memory_bandwidth.value.value() * inputs_.profile.memory_efficiency.value;
+  return (dense + expert) * inputs_.stack.factors.optimizer_bytes_per_parameter / rate;
+}
+
+double StackStageCosts::EndOfStep(const Split& split, const StageSums& sums) {
+  if (inputs_.frozen) return inputs_.stack.factors.step_s;
+  const StackLowering& lowering = inputs_.stack.lowering;
+  const double share = inputs_.stack.factors.hidden_share;
+  double time = OptimizerTime(split, sums.parameters) + inputs_.stack.factors.step_s;
+  if (!SharesParameters(split)) {
+    const double reduction = ReductionTime(split, sums.parameters.dense, false) +
+                             ReductionTime(split, sums.parameters.expert, true);
+    const double gather = GatherTime(split, sums.parameters.dense, false) +
+                          GatherTime(split, sums.parameters.expert, true);
+    // The last micro-batch's backward, and the first one's forward, of one chunk or all.
+    const double backward = lowering.hides_gradient_reduction ? sums.backward_s : 0.0;
+    const double forward = lowering.hides_parameter_gather ? sums.forward_s : 0.0;
+    time += Exposed(reduction, backward, share) + Exposed(gather, forward, share);
+  }
+  if (inputs_.module.tied_embeddings && split.pp > 1) {
+    const double rows = static_cast<double>(inputs_.module.vocab) / static_cast<double>(split.tp);
+    const double bytes =
+        rows * static_cast<double>(inputs_.module.hidden) * inputs_.stack.state.gradient_wire;
+    const cost::PathFacts path =
+        PathOf(inputs_.fabric, 2, GroupsOf(split).stage_stride * (split.pp - 1));
+    time += ToSeconds(prices_.PriceCollective({cost::CollectiveKind::kAllReduce,
+                                               Bytes(static_cast<int64_t>(std::llround(bytes)))},
+                                              path))
+                .value();
+  }
+  return time;
+}
+
+double StackStageCosts::EndOfStepBound(const Split& split, const ItemParameters& parameters) {
+  return (inputs_.frozen ? 0.0 : OptimizerTime(split, parameters)) + inputs_.stack.factors.step_s;
+}
+
+StageMemory StackStageCosts::Memory(const Split& split, const StageSums& sums, double in_flight) {
+  const StackState& state = inputs_.stack.state;
+  const StackAllocator& allocator = inputs_.stack.allocator;
+  const cost::GpuModel& gpu = *inputs_.profile.gpu;
+  const auto replicas = static_cast<double>(split.dp * split.cp);
+  const auto expert_replicas = static_cast<double>(split.expert_dp());
+  const auto held = [&](double bytes, bool sharded) {
+    return bytes * (sums.parameters.dense / (sharded ? replicas : 1.0) +
+                    sums.parameters.expert / (sharded ? expert_replicas : 1.0));
+  };
+  StageMemory m;
+  m.parameters = held(state.weights, split.sharding == ShardingLevel::kZero3);
+  m.gradients =
+      inputs_.frozen ? 0.0 : held(state.gradients, split.sharding >= ShardingLevel::kZero2);
+  m.optimizer =
+      inputs_.frozen ? 0.0 : held(state.optimizer, split.sharding >= ShardingLevel::kZero1);
+  m.activations = sums.saved_bytes * in_flight;
+  m.transient = sums.transient_bytes + allocator.workspace_bytes;
+  const double allocated = m.parameters + m.gradients + m.optimizer + m.activations + m.transient;
+  m.reserve = allocated * allocator.fragmentation + allocator.reserve_bytes;
+  int groups = 1;
+  for (const int64_t size : {split.tp, split.cp, split.ep, split.dp, split.pp}) {
+    if (size > 1) ++groups;
+  }
+  m.outside =
+      static_cast<double>(gpu.context_memory.value.value() + gpu.library_memory.value.value());
+  if (split.ranks() > 1) {
+    m.outside += static_cast<double>(gpu.communicator_memory.value.value()) +
+                 groups * static_cast<double>(gpu.default_ctas.value) *
+                     static_cast<double>(gpu.cta_collective_memory.value.value());
+  }
+  return m;
+}
+
+}  // namespace meshwright::planner::stack

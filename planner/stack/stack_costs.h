@@ -1,0 +1,83 @@
+// StackCosts of a model on a cluster: ops priced by the device profile, collectives on the paths
+// that their groups take, host time where launches bind.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "cost_models/cost_model.h"
+#include "planner/stack/fabric.h"
+#include "planner/stack/item_ops.h"
+#include "planner/stack/stack_spec.h"
+#include "planner/stack/stage_costs.h"
+#include "topologies/status.h"
+
+namespace meshwright::planner::stack {
+
+/// What `StackStageCosts` is made of; values, so that a program may fit the stack's factors.
+struct CostInputs {
+  ModuleSpec module;
+  StackSpec stack;
+  Fabric fabric;
+  cost::DeviceProfile profile;
+  int64_t sequence = 0;
+  /// Expert loads: tokens of the busiest expert rank / the mean.
+  double expert_imbalance = 1.0;
+  bool frozen = false;  ///< no weight gradients and no optimizer (adapters on a frozen base)
+};
+
+class StackStageCosts final : public StageCosts {
+ public:
+  /// kUnsupported: the device lacks a format of the stack; kInvalidInput: a profile of a CPU.
+  static Result<std::unique_ptr<StackStageCosts>> Make(CostInputs inputs);
+
+  const ModuleSpec& module() const override { return inputs_.module; }
+  int64_t sequence() const override { return inputs_.sequence; }
+  const CostInputs& inputs() const { return inputs_; }
+  bool Supports(LinearFormat format) const;
+  /// For programs that fit: other factors; tables given out before are gone.
+  void SetFactors(const StackCostFactors& factors) {
+    inputs_.stack.factors = factors;
+    tables_.clear();
+  }
+
+  const ItemTable& Items(const Split& split) override;
+  double EndOfStep(const Split& split, const StageSums& sums) override;
+  double EndOfStepBound(const Split& split, const ItemParameters& parameters) override;
+  StageMemory Memory(const Split& split, const StageSums& sums, double in_flight) override;
+
+  /// Collectives of one micro-batch of an item, seconds, for reports: all, and what is exposed.
+  struct ItemTimes {
+    double forward_device_s = 0.0, backward_device_s = 0.0, weight_s = 0.0, core_s = 0.0;
+    double forward_exposed_s = 0.0, backward_exposed_s = 0.0;
+    double forward_collective_s = 0.0;  ///< all of forward's, exposed or not
+    double forward_host_s = 0.0, backward_host_s = 0.0, core_host_s = 0.0;
+  };
+  ItemTimes TimesOfItem(const Split& split, const ItemOps& item) const;
+
+ private:
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, int64_t, LinearFormat, RankOrder,
+                         bool, int64_t, int>;
+  StackStageCosts(CostInputs inputs, cost::CostModel prices)
+      : inputs_(std::move(inputs)), prices_(std::move(prices)) {}
+
+  ItemTable Build(const Split& split) const;
+  std::array<ItemCost, kLayerModes> Modes(const Split& split, const ItemOps& item) const;
+  ItemCost HeadCost(const Split& split, const ItemContext& context,
+                    ItemParameters* parameters) const;
+  double CollectiveTime(const Split& split, cost::CollectiveKind kind, double bytes,
+                        Group group) const;
+  double OpTime(const StackOp& op) const;
+  /// Gathers and scatters of a layer's parameters under kZero3 that compute does not hide.
+  void AddSharded(const Split& split, const ItemParameters& parameters, ItemCost* cost) const;
+  double ReductionTime(const Split& split, double parameters, bool experts) const;
+  double GatherTime(const Split& split, double parameters, bool experts) const;
+  double OptimizerTime(const Split& split, const ItemParameters& parameters) const;
+
+  CostInputs inputs_;
+  cost::CostModel prices_;
+  std::map<Key, std::unique_ptr<ItemTable>> tables_;
+};
+
+}  // namespace meshwright::planner::stack

@@ -1,0 +1,32 @@
+// Fits a stack's factors to measured rows.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/stack/stack_spec.h"
+#include "planner/validate/row_case.h"
+
+namespace meshwright::planner::validate {
+
+struct FitOptions {
+  std::vector<std::string> factors;  ///< names of FactorFields to change; the rest stays
+  int64_t evaluations = 3000;        ///< of all rows, at most
+  /// Pull towards the start: an error of 1 % costs as much as moving a factor by exp(0.01 / pull).
+  double pull = 0.01;
+};
+
+struct FitResult {
+  stack::StackSpec stack;  ///< factors and residuals replaced
+  double before = 0.0;     ///< mean |ln(predicted / measured)|
+  double after = 0.0;
+  int64_t rows = 0;
+};
+
+/// Least mean |ln(predicted / measured)| of the step time over the rows of this stack; Nelder-Mead
+/// in the logarithms of the factors, restarted once. Deterministic. kInvalidInput for unknown
+/// factors or no row that can be predicted.
+Result<FitResult> FitStack(const stack::StackSpec& start, CaseMaker& maker,
+                           const std::vector<MeasuredRow>& rows, const FitOptions& options);
+
+}  // namespace meshwright::planner::validate

@@ -1,0 +1,143 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "planner/ir/load_model.h"
+#include "planner/validate/row_case.h"
+
+namespace meshwright::planner::validate {
+namespace {
+
+std::string Lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+bool Contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// Shipped models by what tables call them: their parts must all occur in the name.
+struct Known {
+  std::vector<std::string_view> parts;
+  const char* model;
+};
+const std::vector<Known>& KnownModels() {
+  static const std::vector<Known> known = {
+      {{"deepseek", "v3"}, "deepseek-v3"},    {{"mixtral", "8x7b"}, "mixtral-8x7b"},
+      {{"qwen3", "30b"}, "qwen3-30b-a3b"},    {{"qwen3", "235b"}, "qwen3-235b-a22b"},
+      {{"llama3", "8b"}, "llama-3-8b"},       {{"llama3", "70b"}, "llama-3-70b"},
+      {{"llama3", "405b"}, "llama-3.1-405b"}, {{"llama-3", "8b"}, "llama-3-8b"},
+      {{"llama-3", "70b"}, "llama-3-70b"},    {{"llama-3", "405b"}, "llama-3.1-405b"},
+      {{"llama2", "70b"}, "llama-2-70b"},     {{"llama2", "7b"}, "llama-2-7b"},
+      {{"llama-2", "70b"}, "llama-2-70b"},    {{"llama-2", "7b"}, "llama-2-7b"},
+  };
+  return known;
+}
+
+/// The shipped model that the row names, or nothing.
+std::optional<ModuleSpec> Shipped(const std::string& name) {
+  const std::string lower = Lower(name);
+  for (const Known& known : KnownModels()) {
+    const bool all = std::all_of(known.parts.begin(), known.parts.end(),
+                                 [&](std::string_view part) { return Contains(lower, part); });
+    if (!all) continue;
+    const Result<ModelSpec> model = LoadModel(known.model);
+    if (model.ok()) return model->modules.front();
+  }
+  return std::nullopt;
+}
+
+/// Keeps the first kinds in order, repeats or drops the last one.
+void SetLayers(ModuleSpec* module, int64_t layers) {
+  const int last = module->layers.empty() ? 0 : module->layers.back();
+  module->layers.resize(static_cast<size_t>(layers), last);
+}
+
+bool LooksLikeLlama(const MeasuredRow& row) {
+  const std::string name = Lower(row.Text("model"));
+  for (const char* family : {"llama", "mistral", "mixtral", "qwen", "deepseek", "gemma", "yi-",
+                             "baichuan", "internlm", "moe"}) {
+    if (Contains(name, family)) return true;
+  }
+  return !row.Text("kv_heads").empty() && row.Text("kv_heads") != row.Text("heads");
+}
+
+}  // namespace
+
+Result<ModuleSpec> ModuleOfRow(const MeasuredRow& row, std::vector<std::string>* assumptions) {
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> layers, row.Count("layers"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> hidden, row.Count("hidden"));
+  std::optional<ModuleSpec> shipped = Shipped(row.Text("model"));
+  if (shipped && (!hidden || *hidden == shipped->hidden)) {
+    if (layers && *layers != shipped->layer_count()) {
+      if (*layers > 100000) return Unsupported("layers: more than 100,000");
+      SetLayers(&*shipped, *layers);
+      assumptions->push_back(fmt::format("layers cut to {} of the named model", *layers));
+    }
+    return *shipped;
+  }
+  if (!layers) return Unsupported("the field 'layers' is blank");
+  if (!hidden) return Unsupported("the field 'hidden' is blank");
+  if (*layers > 100000) return Unsupported("layers: more than 100,000");
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> heads, row.Count("heads"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> kv_heads, row.Count("kv_heads"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> head_dim, row.Count("head_dim"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> ffn, row.Count("ffn_hidden"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> experts, row.Count("moe_experts"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, row.Count("moe_topk"));
+  const bool llama = LooksLikeLlama(row);
+  const std::string name = Lower(row.Text("model"));
+  const bool mpt = Contains(name, "mpt");
+
+  ModuleSpec module;
+  module.name = "language";
+  module.hidden = *hidden;
+  LayerSpec layer;
+  AttentionSpec& a = layer.attention;
+  a.heads = heads.value_or(std::max<int64_t>(*hidden / 128, 1));
+  if (!heads) assumptions->push_back(fmt::format("heads = {} (hidden / 128)", a.heads));
+  a.kv_heads = kv_heads.value_or(a.heads);
+  a.head_dim = head_dim.value_or(std::max<int64_t>(*hidden / a.heads, 1));
+  a.qkv_bias = !llama && !mpt;
+  a.output_bias = !llama && !mpt;
+  layer.mlp.gated = llama;
+  layer.mlp.bias = !llama && !mpt;
+  layer.mlp.activation = llama ? Activation::kSilu : Activation::kGelu;
+  layer.mlp.ffn = ffn.value_or(4 * *hidden);
+  if (!ffn) assumptions->push_back(fmt::format("ffn_hidden = {} (4 x hidden)", layer.mlp.ffn));
+  if (experts && *experts > 1) {
+    MoeSpec moe;
+    moe.experts = *experts;
+    moe.top_k = top_k.value_or(2);
+    if (!top_k) assumptions->push_back("moe_topk = 2");
+    moe.expert_ffn = layer.mlp.ffn;
+    layer.mlp.moe = moe;
+  }
+  module.layer_kinds = {layer};
+  module.layers.assign(static_cast<size_t>(*layers), 0);
+  module.norm = llama ? NormKind::kRmsNorm : NormKind::kLayerNorm;
+  module.positions = llama ? PositionKind::kRotary
+                     : mpt ? PositionKind::kNone
+                           : PositionKind::kLearned;
+  module.tied_embeddings = !llama;
+  assumptions->push_back(llama ? "Llama layers: RMS norm, gated MLP, rotary, untied head"
+                         : mpt
+                             ? "MPT layers: LayerNorm, GELU, ALiBi, no biases, tied head"
+                             : "GPT layers: LayerNorm, GELU, learned positions, biases, tied head");
+  const Result<std::optional<int64_t>> vocab = row.Count("vocab");
+  if (vocab.ok() && *vocab) {
+    module.vocab = **vocab;
+  } else {
+    // As the reference tables say for GPT rows that leave it blank.
+    module.vocab = Contains(row.Text("vocab"), "250k") ? 250880 : llama ? 32000 : 51200;
+    assumptions->push_back(fmt::format("vocab = {}", module.vocab));
+  }
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> sequence, row.Count("seq"));
+  module.max_positions = sequence.value_or(0);
+  return module;
+}
+
+}  // namespace meshwright::planner::validate
