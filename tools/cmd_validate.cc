@@ -190,7 +190,7 @@ Status Fit(const ValidateArguments& a, const std::vector<MeasuredRow>& rows,
   for (std::string name; std::getline(names, name, ',');) options.factors.push_back(name);
   std::vector<MeasuredRow> seen;
   for (const MeasuredRow& row : rows) {
-    if (a.all_rows || !IsHeldOut(row.Source(), planner::validate::GroupOf(row)))
+    if (a.all_rows || !planner::validate::IsHeldOut(row.Source(), planner::validate::GroupOf(row)))
       seen.push_back(row);
   }
   MW_ASSIGN_OR_RETURN(const planner::validate::FitResult fit,

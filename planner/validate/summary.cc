@@ -83,13 +83,17 @@ bool IsHeldOut(const std::string& source, const std::string& group) {
   return (Hasher().Add(source).Add(group).value() >> 32 & 1U) != 0;
 }
 
+std::string GroupOf(const MeasuredRow& row) {
+  return fmt::format("{} L{} h{} s{} b{} on {}", row.Text("model"), row.Text("layers"),
+                     row.Text("hidden"), row.Text("seq"), row.Text("global_batch"),
+                     row.Text("gpus"));
+}
+
 Result<RowResult> PredictRow(CaseMaker& maker, const MeasuredRow& row) {
   RowResult result;
   result.id = row.id;
   result.source = row.Source();
-  result.group =
-      fmt::format("{} L{} h{} s{} b{} on {}", row.Text("model"), row.Text("layers"),
-                  row.Text("hidden"), row.Text("seq"), row.Text("global_batch"), row.Text("gpus"));
+  result.group = GroupOf(row);
   result.held_out = IsHeldOut(result.source, result.group);
   MW_ASSIGN_OR_RETURN(result.measured_step_s, row.Number("measured_step_s"));
   MW_ASSIGN_OR_RETURN(result.measured_peak_gib, row.Number("measured_peak_mem_gib"));
