@@ -137,6 +137,11 @@ Result<ModuleSpec> ModuleOfRow(const MeasuredRow& row, std::vector<std::string>*
   }
   MW_ASSIGN_OR_RETURN(const std::optional<int64_t> sequence, row.Count("seq"));
   module.max_positions = sequence.value_or(0);
+  ModelSpec checked;
+  checked.name = "row";
+  checked.modules = {module};
+  const Status status = CheckModel(checked, "row " + row.id);
+  if (!status.ok()) return Unsupported(status.message());
   return module;
 }
 

@@ -29,6 +29,11 @@ bool Has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
+// Beyond these, products of sizes leave 64 bits.
+constexpr int64_t kMostRanks = int64_t{1} << 20;
+constexpr int64_t kMostSamples = int64_t{1} << 30;
+constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a sequence
+
 /// Shipped cluster and profile by what tables call the GPU; the first that occurs in the name.
 struct GpuName {
   std::string_view part;
@@ -210,6 +215,17 @@ Status ReadAxes(const MeasuredRow& row, const ModuleSpec& module, Split* split,
   MW_ASSIGN_OR_RETURN(const std::optional<int64_t> batch, row.Count("global_batch"));
   MW_ASSIGN_OR_RETURN(const std::optional<int64_t> micro, row.Count("micro_batch"));
   if (!batch) return Unsupported("the field 'global_batch' is blank");
+  if (gpus > kMostRanks || *batch > kMostSamples) {
+    return Unsupported(fmt::format("gpus = {}, global_batch = {}; allowed: at most {} and {}", gpus,
+                                   *batch, kMostRanks, kMostSamples));
+  }
+  for (const int64_t axis_size :
+       {split->tp, split->cp, split->pp, split->virtual_stages, split->ep}) {
+    if (axis_size > kMostRanks) {
+      return Unsupported(
+          fmt::format("tp, cp, pp, vpp, ep: found {}; allowed: at most {}", axis_size, kMostRanks));
+    }
+  }
   if (!micro) return Unsupported("the field 'micro_batch' is blank");
   global_batch = *batch;
   const int64_t model_ranks = split->tp * split->cp * split->pp;
@@ -267,9 +283,13 @@ Result<RowCase> CaseMaker::Make(const MeasuredRow& original) {
               : !facts.stack.empty()  ? facts.stack
                                       : GuessStack(row);
   MW_ASSIGN_OR_RETURN(out.inputs.stack, cache_->Stack(out.stack));
+  out.stack = out.inputs.stack.name;
   MW_ASSIGN_OR_RETURN(out.inputs.module, ModuleOfRow(row, &out.assumptions));
   MW_ASSIGN_OR_RETURN(const std::optional<int64_t> sequence, row.Count("seq"));
   if (!sequence) return Unsupported("the field 'seq' is blank");
+  if (*sequence > kMostTokens) {
+    return Unsupported(fmt::format("seq: found {}; allowed: at most {}", *sequence, kMostTokens));
+  }
   out.inputs.sequence = *sequence;
   MW_RETURN_IF_ERROR(ReadAxes(row, out.inputs.module, &out.split, &out.assumptions));
 
@@ -301,7 +321,7 @@ Result<RowCase> CaseMaker::Make(const MeasuredRow& original) {
     out.assumptions.push_back(fmt::format("network {:.0f} Gb/s a GPU", gbit));
   }
 
-  const bool old = out.stack == "megatron-2022" || out.stack == "deepspeed";
+  const bool old = !out.inputs.stack.lowering.fused_attention;  // stacks of before 2023
   MW_RETURN_IF_ERROR(ReadFormat(row.Text("precision"), old, &out.split, &out.assumptions));
   MW_RETURN_IF_ERROR(ReadMode(row.Text("recompute"), &out.mode, &out.assumptions));
   ReadSharding(row.Text("zero_dist_optimizer"), &out.split, out.inputs.stack, &out.assumptions);
