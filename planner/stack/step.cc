@@ -16,7 +16,7 @@ std::vector<int64_t> ChunkLayers(int64_t layers, const Split& split) {
   std::vector<int64_t> counts(static_cast<size_t>(chunks), layers / chunks);
   const int64_t left = layers % chunks;
   if (left == 0) return counts;
-  if ((layers + 2) % chunks == 0 && (layers + 2) / chunks > 1) {
+  if ((layers + 2) % chunks == 0) {
     std::fill(counts.begin(), counts.end(), (layers + 2) / chunks);
     --counts.front();
     --counts.back();
@@ -39,7 +39,7 @@ Result<std::vector<StageContent>> EvenStages(const ModuleSpec& module, const Spl
                                              LayerMode mode) {
   const int64_t layers = module.layer_count();
   const int64_t chunks = split.pp * split.virtual_stages;
-  if (layers < chunks) {
+  if (layers < chunks && layers + 2 != chunks) {
     return Infeasible(fmt::format(
         "pp {} x virtual stages {} = {} chunks, but the model has {} layers; allowed: at most one "
         "chunk a layer; lower pp or the virtual stages",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 
 #include "planner/ir/load_model.h"
 #include "planner/validate/row_case.h"
@@ -56,6 +57,16 @@ void SetLayers(ModuleSpec* module, int64_t layers) {
   module->layers.resize(static_cast<size_t>(layers), last);
 }
 
+/// A divisor of `hidden` that tp divides, nearest to heads of 128 elements.
+int64_t LikelyHeads(int64_t hidden, int64_t tp) {
+  int64_t best = 0;
+  for (int64_t heads = tp; heads <= std::min<int64_t>(hidden, 4096); heads += tp) {
+    const auto distance = [&](int64_t n) { return std::abs(n * 128 - hidden); };
+    if (hidden % heads == 0 && (best == 0 || distance(heads) < distance(best))) best = heads;
+  }
+  return best > 0 ? best : std::max<int64_t>(hidden / 128, 1);
+}
+
 bool LooksLikeLlama(const MeasuredRow& row) {
   const std::string name = Lower(row.Text("model"));
   for (const char* family : {"llama", "mistral", "mixtral", "qwen", "deepseek", "gemma", "yi-",
@@ -97,8 +108,9 @@ Result<ModuleSpec> ModuleOfRow(const MeasuredRow& row, std::vector<std::string>*
   module.hidden = *hidden;
   LayerSpec layer;
   AttentionSpec& a = layer.attention;
-  a.heads = heads.value_or(std::max<int64_t>(*hidden / 128, 1));
-  if (!heads) assumptions->push_back(fmt::format("heads = {} (hidden / 128)", a.heads));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> tp, row.Count("tp"));
+  a.heads = heads ? *heads : LikelyHeads(*hidden, tp.value_or(1));
+  if (!heads) assumptions->push_back(fmt::format("heads = {} (about hidden / 128)", a.heads));
   a.kv_heads = kv_heads.value_or(a.heads);
   a.head_dim = head_dim.value_or(std::max<int64_t>(*hidden / a.heads, 1));
   a.qkv_bias = !llama && !mpt;
@@ -136,7 +148,7 @@ Result<ModuleSpec> ModuleOfRow(const MeasuredRow& row, std::vector<std::string>*
     assumptions->push_back(fmt::format("vocab = {}", module.vocab));
   }
   MW_ASSIGN_OR_RETURN(const std::optional<int64_t> sequence, row.Count("seq"));
-  module.max_positions = sequence.value_or(0);
+  module.max_positions = sequence.value_or(1);
   ModelSpec checked;
   checked.name = "row";
   checked.modules = {module};

@@ -51,14 +51,14 @@ TEST(EvenStages, NoLayerIsLostOrDoubled) {
         split.pp = pp;
         split.virtual_stages = v;
         const auto stages = EvenStages(module, split, LayerMode::kFull);
-        if (layers < pp * v) {
+        if (layers < pp * v && layers + 2 != pp * v) {
           EXPECT_EQ(stages.status().code(), StatusCode::kInfeasible);
           continue;
         }
         int64_t sum = 0;
         for (const StageContent& stage : *stages) {
           sum += stage.kinds[0].total();
-          EXPECT_GE(stage.kinds[0].total(), v);
+          EXPECT_GE(stage.kinds[0].total(), v - 2);  // chunks of embedding and head alone
         }
         EXPECT_EQ(sum, layers) << "pp " << pp << " v " << v;
       }
