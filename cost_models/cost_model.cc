@@ -24,6 +24,11 @@ const CollectiveFit& FitOf(const GpuModel& gpu, CollectiveKind kind, bool in_swi
   return *found;
 }
 
+bool HasInSwitchFit(const GpuModel& gpu) {
+  return std::any_of(gpu.collectives.begin(), gpu.collectives.end(),
+                     [](const CollectiveFit& fit) { return fit.in_switch; });
+}
+
 // Bytes that take as long on links of full efficiency: linear between the points of the curve, so
 // that more bytes never take less time; of constant efficiency beyond them.
 double EffectiveBytes(const CollectiveFit& fit, Bytes bytes) {
@@ -165,10 +170,7 @@ CollectivePrice CostModel::ExplainCollective(const CollectiveWork& work,
     if (other.time < best.time) best = other;
   };
   if (path.hosts > 1) consider(CollectiveAlgorithm::kHierarchical);
-  const bool has_fit =
-      std::any_of(profile_.gpu->collectives.begin(), profile_.gpu->collectives.end(),
-                  [](const CollectiveFit& fit) { return fit.in_switch; });
-  if (path.hosts == 1 && path.in_switch_reduction && has_fit) {
+  if (path.hosts == 1 && path.in_switch_reduction && HasInSwitchFit(*profile_.gpu)) {
     consider(CollectiveAlgorithm::kInSwitch);
   }
   return best;
@@ -177,18 +179,25 @@ CollectivePrice CostModel::ExplainCollective(const CollectiveWork& work,
 CollectivePrice CostModel::PriceGpu(CollectiveAlgorithm algorithm, const CollectiveWork& work,
                                     const PathFacts& path) const {
   const GpuModel& gpu = *profile_.gpu;
-  const CollectiveFit& fit = FitOf(gpu, work.kind, algorithm == CollectiveAlgorithm::kInSwitch);
+  // NCCL's NVLSTree: the switches add inside each host, a tree between them.
+  const bool tree_of_switches = algorithm == CollectiveAlgorithm::kHierarchical &&
+                                path.in_switch_reduction && path.ranks_per_host > 1 &&
+                                HasInSwitchFit(gpu);
+  const bool in_switch = algorithm == CollectiveAlgorithm::kInSwitch || tree_of_switches;
+  const CollectiveFit& fit = FitOf(gpu, work.kind, in_switch);
   const Network network = NetworkOf(gpu, path.fabric);
   CollectivePrice price;
   price.algorithm = algorithm;
   price.wire = CountWire(algorithm, work, path);
-  const auto more_steps = static_cast<double>(std::max<int64_t>(price.wire.local_steps - 2, 0));
-  price.overhead = fit.latency.value + more_steps * (fit.step.value + path.local_latency) +
-                   static_cast<double>(price.wire.network_steps) *
-                       (network.overhead + path.network_latency);
+  const int64_t local_steps = tree_of_switches ? 2 : price.wire.local_steps;
+  const auto more_steps = static_cast<double>(std::max<int64_t>(local_steps - 2, 0));
+  price.overhead =
+      fit.latency.value + more_steps * (fit.step.value + path.local_latency) +
+      static_cast<double>(price.wire.network_steps) * (network.overhead + path.network_latency);
   if (price.wire.local_bytes.value() > 0) {
-    price.local =
-        Seconds(EffectiveBytes(fit, price.wire.local_bytes) / path.local_bandwidth.value());
+    const double share = 1 - fit.rank_loss.value / static_cast<double>(path.ranks_per_host);
+    price.local = Seconds(EffectiveBytes(fit, price.wire.local_bytes) /
+                          (path.local_bandwidth.value() * share));
   }
   if (price.wire.network_bytes.value() > 0) {
     price.network = price.wire.network_bytes / (path.network_bandwidth * network.efficiency);

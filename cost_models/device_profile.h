@@ -90,6 +90,8 @@ struct CollectiveFit {
   Sourced<Seconds> latency;            ///< of the smallest message
   Sourced<Seconds> step;               ///< more for every step after the first two
   std::vector<EfficiencyPoint> curve;  ///< bytes and bytes / efficiency rise
+  /// Few ranks reach less: the curve times 1 - rank_loss / ranks on a host; ratio. Optional: 0.
+  Sourced<double> rank_loss;
   friend bool operator==(const CollectiveFit&, const CollectiveFit&) = default;
 };
 

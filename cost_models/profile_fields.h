@@ -111,6 +111,9 @@ Status VisitCollective(A& archive, T& item) {
   MW_RETURN_IF_ERROR(archive.Value("step", item.step, kTime));
   MW_RETURN_IF_ERROR(
       archive.List("curve", item.curve, [](auto& a, auto& x) { return VisitPoint(a, x); }));
+  if (!archive.Absent("rank_loss", item.rank_loss == Sourced<double>())) {
+    MW_RETURN_IF_ERROR(archive.Value("rank_loss", item.rank_loss, Range{0, 0.99}, "ratio"));
+  }
   return Status::Ok();
 }
 

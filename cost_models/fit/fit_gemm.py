@@ -33,13 +33,16 @@ DEVICES = {
     "v100": dict(peak=125e12, sms=80, bandwidth=0.9e12, operand=2, least=100e-6,
                  rows=("ELEUTHER-V100-",)),
     "hopper-fp8": dict(peak=1978.9e12, sms=132, bandwidth=3.35e12, operand=1, least=0,
-                       rows=("DEEPGEMM-", "VLLM49363-"), op="gemm", dtype="fp8"),
+                       rows=("DEEPGEMM-", "VLLM49363-"), op="gemm", dtype="fp8",
+                       most_fixed=30e-6),
 }
 NAMES = ("max_efficiency", "edge", "depth", "quantisation", "fixed", "accumulation")
 LOW = (0.2, 0.0, 0.0, 0.0, 0.0, 0.0)
-HIGH = (1.0, 200.0, 1000.0, 1.0, 30e-6, 2.0)
-START = (0.85, 10.0, 100.0, 0.5, 6e-6, 0.3)
-STEP = (0.1, 8.0, 60.0, 0.25, 2e-6, 0.3)
+# Most published rows hold the launch of their benchmark, up to 20 us, in every product: `fixed` is kept
+# to what the rows on H200 show, which were issued ahead, but where the kernel alone was timed.
+HIGH = (1.0, 200.0, 1000.0, 1.0, 4e-6, 2.0)
+START = (0.85, 10.0, 100.0, 0.5, 3e-6, 0.3)
+STEP = (0.1, 8.0, 60.0, 0.25, 1e-6, 0.3)
 FULL_ROW = 32  # bytes: rows that start at multiples of these lose nothing
 
 
@@ -132,7 +135,8 @@ def fit(rows, dev):
             for i in range(count):
                 for sign in (1, -1):
                     q = list(p)
-                    q[i] = min(HIGH[i], max(LOW[i], p[i] + sign * step[i]))
+                    most = dev.get("most_fixed", HIGH[i]) if NAMES[i] == "fixed" else HIGH[i]
+                    q[i] = min(most, max(LOW[i], p[i] + sign * step[i]))
                     value = loss(rows, q, dev)
                     if value < best - 1e-7:
                         p, best, moved = q, value, True
