@@ -19,6 +19,13 @@ constexpr std::array<std::pair<CollectiveKind, std::string_view>, 6> kKinds = {{
     {CollectiveKind::kSend, "send"},
 }};
 
+constexpr std::array<std::pair<Fabric, std::string_view>, 4> kFabrics = {{
+    {Fabric::kUsual, "usual"},
+    {Fabric::kInfiniBand, "infiniband"},
+    {Fabric::kEthernet, "ethernet"},
+    {Fabric::kEfa, "efa"},
+}};
+
 __extension__ typedef __int128 Int128;
 
 // bytes * numerator / denominator, rounded up.
@@ -84,6 +91,27 @@ std::optional<CollectiveKind> ParseCollectiveKind(std::string_view text) {
     if (name == text) return value;
   }
   return std::nullopt;
+}
+
+std::string_view ToString(Fabric fabric) {
+  for (const auto& [value, name] : kFabrics) {
+    if (value == fabric) return name;
+  }
+  return "?";
+}
+
+std::optional<Fabric> ParseFabric(std::string_view text) {
+  for (const auto& [value, name] : kFabrics) {
+    if (name == text) return value;
+  }
+  return std::nullopt;
+}
+
+Fabric FabricOf(std::string_view cluster_fabric) {
+  for (const auto& [value, name] : kFabrics) {
+    if (cluster_fabric.starts_with(name)) return value;
+  }
+  return Fabric::kUsual;
 }
 
 std::string_view ToString(CollectiveAlgorithm algorithm) {

@@ -41,6 +41,14 @@ enum class CollectiveKind : uint8_t {
 std::string_view ToString(CollectiveKind kind);
 std::optional<CollectiveKind> ParseCollectiveKind(std::string_view text);
 
+/// Networks that libraries use differently. kUsual: whatever the profile was measured on.
+enum class Fabric : uint8_t { kUsual, kInfiniBand, kEthernet, kEfa };
+/// "usual", "infiniband", "ethernet", "efa".
+std::string_view ToString(Fabric fabric);
+std::optional<Fabric> ParseFabric(std::string_view text);
+/// The fabric that a cluster's name for it begins with ("infiniband-ndr"); kUsual for other names.
+Fabric FabricOf(std::string_view cluster_fabric);
+
 struct CollectiveWork {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes bytes;  ///< S above
@@ -59,6 +67,7 @@ struct PathFacts {
   BytesPerSecond network_bandwidth;  ///< in and out of one host for all its members; 0 on one host
   Seconds network_latency;
   bool in_switch_reduction = false;  ///< the switch adds (NVLink SHARP), and the runtime uses it
+  Fabric fabric = Fabric::kUsual;    ///< the network between the hosts
   friend bool operator==(const PathFacts&, const PathFacts&) = default;
 };
 

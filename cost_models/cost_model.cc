@@ -24,6 +24,11 @@ const CollectiveFit& FitOf(const GpuModel& gpu, CollectiveKind kind, bool in_swi
   return *found;
 }
 
+bool HasInSwitchFit(const GpuModel& gpu) {
+  return std::any_of(gpu.collectives.begin(), gpu.collectives.end(),
+                     [](const CollectiveFit& fit) { return fit.in_switch; });
+}
+
 // Bytes that take as long on links of full efficiency: linear between the points of the curve, so
 // that more bytes never take less time; of constant efficiency beyond them.
 double EffectiveBytes(const CollectiveFit& fit, Bytes bytes) {
@@ -41,6 +46,32 @@ double EffectiveBytes(const CollectiveFit& fit, Bytes bytes) {
   const double part =
       (size - static_cast<double>(below.bytes)) / static_cast<double>(above->bytes - below.bytes);
   return effective(below) + part * (effective(*above) - effective(below));
+}
+
+// The entry with the longest name that the kernel's begins with; nullptr: none.
+const KernelFit* FindKernel(const GpuModel& gpu, const std::string& kernel) {
+  const KernelFit* best = nullptr;
+  for (const KernelFit& fit : gpu.kernels) {
+    if (!kernel.starts_with(fit.kernel)) continue;
+    if (best == nullptr || fit.kernel.size() > best->kernel.size()) best = &fit;
+  }
+  return best;
+}
+
+// How the collectives use the path's network; NetworkFit without its sources.
+struct Network {
+  double efficiency = 1;
+  Seconds overhead;
+  Seconds ramp;
+  Seconds ramp_half;
+};
+
+Network NetworkOf(const GpuModel& gpu, Fabric fabric) {
+  for (const NetworkFit& fit : gpu.networks) {
+    if (fit.fabric != fabric) continue;
+    return {fit.efficiency.value, fit.overhead.value, fit.ramp.value, fit.ramp_half.value};
+  }
+  return {gpu.network_efficiency.value, gpu.network_overhead.value, Seconds(0), Seconds(0)};
 }
 
 // The rate measured for the work's kernel and precision; nullptr: none.
@@ -74,9 +105,10 @@ Seconds CostModel::ArithmeticTime(const Work& work) const {
   if (work.flops.value() == 0) return Seconds(0);
   if (profile_.cpu) return CpuArithmeticTime(work);
   if (!product) return Seconds(0);
-  if (work.kind == WorkKind::kAttention) return work.flops / GpuAttentionRate(work, *profile_.gpu);
-  return GpuGemmTime({work.m, work.n, work.k, work.batch}, *profile_.gpu,
-                     *PeakOf(profile_, work.precision), profile_.memory_bandwidth.value);
+  if (work.kind == WorkKind::kAttention) return GpuAttentionTime(work, *profile_.gpu);
+  return GpuGemmTime({work.m, work.n, work.k, work.batch, work.precision, work.accumulate},
+                     *profile_.gpu, *PeakOf(profile_, work.precision),
+                     profile_.memory_bandwidth.value);
 }
 
 Seconds CostModel::CpuArithmeticTime(const Work& work) const {
@@ -85,10 +117,10 @@ Seconds CostModel::CpuArithmeticTime(const Work& work) const {
     return work.flops / measured->rate.value;
   }
   if (work.kind == WorkKind::kGemm) {
-    return work.flops / CpuGemmRateOf({work.m, work.n, work.k, work.batch}, work.precision, cpu);
+    return work.flops / CpuGemmRateOf({work.m, work.n, work.k}, work.precision, cpu);
   }
   if (work.kind == WorkKind::kAttention) {
-    const GemmShape scores{work.kv_length, work.kv_length, work.head_dim, 1};
+    const GemmShape scores{work.kv_length, work.kv_length, work.head_dim};
     return work.flops / CpuGemmRateOf(scores, work.precision, cpu);
   }
   return Seconds(0);
@@ -97,7 +129,12 @@ Seconds CostModel::CpuArithmeticTime(const Work& work) const {
 Seconds CostModel::MemoryTime(const Work& work) const {
   const Bytes bytes = work.read + work.written;
   if (profile_.gpu) {
-    return bytes / (profile_.memory_bandwidth.value * profile_.memory_efficiency.value);
+    const bool product = work.kind == WorkKind::kGemm || work.kind == WorkKind::kAttention;
+    if (const KernelFit* fit = FindKernel(*profile_.gpu, work.kernel)) {
+      return bytes / (profile_.memory_bandwidth.value * fit->efficiency.value) + fit->fixed.value;
+    }
+    const Seconds fixed = product ? Seconds(0) : profile_.memory_fixed.value;
+    return bytes / (profile_.memory_bandwidth.value * profile_.memory_efficiency.value) + fixed;
   }
   const CpuKernelRate* measured = Find(profile_.cpu->kernels, work);
   return bytes / (measured ? measured->rate.value : profile_.cpu->core_memory_bandwidth.value);
@@ -133,10 +170,7 @@ CollectivePrice CostModel::ExplainCollective(const CollectiveWork& work,
     if (other.time < best.time) best = other;
   };
   if (path.hosts > 1) consider(CollectiveAlgorithm::kHierarchical);
-  const bool has_fit =
-      std::any_of(profile_.gpu->collectives.begin(), profile_.gpu->collectives.end(),
-                  [](const CollectiveFit& fit) { return fit.in_switch; });
-  if (path.hosts == 1 && path.in_switch_reduction && has_fit) {
+  if (path.hosts == 1 && path.in_switch_reduction && HasInSwitchFit(*profile_.gpu)) {
     consider(CollectiveAlgorithm::kInSwitch);
   }
   return best;
@@ -145,21 +179,31 @@ CollectivePrice CostModel::ExplainCollective(const CollectiveWork& work,
 CollectivePrice CostModel::PriceGpu(CollectiveAlgorithm algorithm, const CollectiveWork& work,
                                     const PathFacts& path) const {
   const GpuModel& gpu = *profile_.gpu;
-  const CollectiveFit& fit = FitOf(gpu, work.kind, algorithm == CollectiveAlgorithm::kInSwitch);
+  // NCCL's NVLSTree: the switches add inside each host, a tree between them.
+  const bool tree_of_switches = algorithm == CollectiveAlgorithm::kHierarchical &&
+                                path.in_switch_reduction && path.ranks_per_host > 1 &&
+                                HasInSwitchFit(gpu);
+  const bool in_switch = algorithm == CollectiveAlgorithm::kInSwitch || tree_of_switches;
+  const CollectiveFit& fit = FitOf(gpu, work.kind, in_switch);
+  const Network network = NetworkOf(gpu, path.fabric);
   CollectivePrice price;
   price.algorithm = algorithm;
   price.wire = CountWire(algorithm, work, path);
-  const auto more_steps = static_cast<double>(std::max<int64_t>(price.wire.local_steps - 2, 0));
-  price.overhead = fit.latency.value + more_steps * (fit.step.value + path.local_latency) +
-                   static_cast<double>(price.wire.network_steps) *
-                       (gpu.network_overhead.value + path.network_latency);
+  const int64_t local_steps = tree_of_switches ? 2 : price.wire.local_steps;
+  const auto more_steps = static_cast<double>(std::max<int64_t>(local_steps - 2, 0));
+  price.overhead =
+      fit.latency.value + more_steps * (fit.step.value + path.local_latency) +
+      static_cast<double>(price.wire.network_steps) * (network.overhead + path.network_latency);
   if (price.wire.local_bytes.value() > 0) {
-    price.local =
-        Seconds(EffectiveBytes(fit, price.wire.local_bytes) / path.local_bandwidth.value());
+    const double share = 1 - fit.rank_loss.value / static_cast<double>(path.ranks_per_host);
+    price.local = Seconds(EffectiveBytes(fit, price.wire.local_bytes) /
+                          (path.local_bandwidth.value() * share));
   }
   if (price.wire.network_bytes.value() > 0) {
-    price.network =
-        price.wire.network_bytes / (path.network_bandwidth * gpu.network_efficiency.value);
+    price.network = price.wire.network_bytes / (path.network_bandwidth * network.efficiency);
+    if (network.ramp > Seconds(0)) {
+      price.network += network.ramp * (price.network / (price.network + network.ramp_half));
+    }
   }
   price.time = Rounded(price.overhead + std::max(price.local, price.network));
   return price;

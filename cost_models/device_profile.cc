@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -24,6 +25,8 @@ using topologies::DeviceKind;
 // Archive of VisitProfile that looks at every number: its range, and whether it is an assumption.
 class Inspector {
  public:
+  // Fields left out have no source and are no assumptions.
+  bool Absent(const char*, bool is_default) const { return is_default; }
   Status Text(const char*, const std::string&) { return Status::Ok(); }
   template <typename T, typename Parse>
   Status Choice(const char*, const T&, Parse) {
@@ -103,12 +106,26 @@ bool AllDifferent(const Items& items, Key key) {
                      [&](const auto& item) { return seen.insert(key(item)).second; });
 }
 
+Status CheckAlignment(const GemmFit& fit, const char* where) {
+  for (size_t i = 0; i < fit.alignment.size(); ++i) {
+    const int64_t bytes = fit.alignment[i].bytes;
+    if (!std::has_single_bit(static_cast<uint64_t>(bytes)) ||
+        (i > 0 && fit.alignment[i - 1].bytes >= bytes)) {
+      return InvalidInput(
+          fmt::format("{}.alignment: found {} bytes in place {}; allowed: powers of two that rise",
+                      where, bytes, i + 1));
+    }
+  }
+  return Status::Ok();
+}
+
 Status CheckGpu(const DeviceProfile& profile) {
   const GpuModel& gpu = *profile.gpu;
   if (profile.peaks.empty()) return InvalidInput("peaks: found none; a GPU needs at least one");
   for (const bool backward : {false, true}) {
-    if (std::none_of(gpu.attention.begin(), gpu.attention.end(),
-                     [&](const AttentionRate& a) { return a.backward == backward; })) {
+    if (std::none_of(gpu.attention.begin(), gpu.attention.end(), [&](const AttentionRate& a) {
+          return a.backward == backward && !a.deterministic && a.precision == Precision::kBf16;
+        })) {
       return InvalidInput(
           fmt::format("gpu.attention: found no rate with backward: {}; needed: one "
                       "at least",
@@ -116,9 +133,20 @@ Status CheckGpu(const DeviceProfile& profile) {
     }
   }
   if (!AllDifferent(gpu.attention, [](const AttentionRate& a) {
-        return std::make_tuple(a.head_dim, a.backward);
+        return std::make_tuple(a.head_dim, a.backward, a.deterministic, a.precision);
       })) {
     return InvalidInput("gpu.attention: found one head size and pass twice; remove one");
+  }
+  if (!AllDifferent(gpu.gemm_precisions, [](const PrecisionGemmFit& f) { return f.precision; }) ||
+      !AllDifferent(gpu.kernels, [](const KernelFit& k) { return k.kernel; }) ||
+      !AllDifferent(gpu.networks, [](const NetworkFit& n) { return n.fabric; })) {
+    return InvalidInput(
+        "gpu.gemm_precisions, gpu.kernels or gpu.networks: found one precision, kernel or fabric "
+        "twice; remove one");
+  }
+  MW_RETURN_IF_ERROR(CheckAlignment(gpu.gemm, "gpu.gemm"));
+  for (const PrecisionGemmFit& item : gpu.gemm_precisions) {
+    MW_RETURN_IF_ERROR(CheckAlignment(item.fit, "gpu.gemm_precisions"));
   }
   if (!AllDifferent(gpu.collectives,
                     [](const CollectiveFit& c) { return std::make_tuple(c.kind, c.in_switch); })) {

@@ -30,7 +30,16 @@ struct PeakRate {
   friend bool operator==(const PeakRate&, const PeakRate&) = default;
 };
 
-/// Constants of the tile model of matrix products (gemm_time.h), and how well they fit.
+/// Share of its rate that a product keeps when rows of its operands start at multiples of `bytes`
+/// (a power of two) and of no more.
+struct AlignmentLoss {
+  int64_t bytes = 1;
+  Sourced<double> sums;     ///< rows along k, the length of the sums; ratio
+  Sourced<double> columns;  ///< rows along n, the columns of the result; ratio
+  friend bool operator==(const AlignmentLoss&, const AlignmentLoss&) = default;
+};
+
+/// Constants of the tile model of matrix products (op_time.h), and how well they fit.
 struct GemmFit {
   Sourced<double> max_efficiency;  ///< of the dense peak, for endless tiles; ratio
   Sourced<double> edge;   ///< elements: what the edges of a tile cost, as 1 + edge (1/tm + 1/tn)
@@ -40,15 +49,31 @@ struct GemmFit {
   Sourced<int64_t> fit_rows;     ///< measurements behind the fit; 0: none for this device
   Sourced<double> fit_median;    ///< median of |predicted / measured - 1|; ratio
   Sourced<double> fit_p90;       ///< its 90th percentile; ratio
+  /// Of the traffic of a sum in an fp32 buffer (read and written), the share that the arithmetic
+  /// does not hide; ratio. Optional: 0.
+  Sourced<double> accumulation;
+  std::vector<AlignmentLoss> alignment;  ///< bytes rise; none beyond the last. Optional
   friend bool operator==(const GemmFit&, const GemmFit&) = default;
 };
 
-/// Rate of fused attention: `rate` * L / (L + half_length) for L keys (causal) or 2 L (full mask).
+/// Constants for products of one precision, where they were fitted apart.
+struct PrecisionGemmFit {
+  Precision precision = Precision::kFp8;
+  GemmFit fit;
+  friend bool operator==(const PrecisionGemmFit&, const PrecisionGemmFit&) = default;
+};
+
+/// Rate of fused attention: `rate` * L / (L + half_length) for L keys (causal) or 2 L (full mask),
+/// and `tail` times one block of 128 queries on one multiprocessor: few heads leave units idle at
+/// the end.
 struct AttentionRate {
-  int64_t head_dim = 0;
+  int64_t head_dim = 0;  ///< of queries and keys
   bool backward = false;
-  Sourced<FlopsPerSecond> rate;  ///< for endless sequences; causal work counted as half
-  Sourced<double> half_length;   ///< tokens
+  bool deterministic = false;              ///< optional: false
+  Precision precision = Precision::kBf16;  ///< optional: bf16, which stands for fp16 too
+  Sourced<FlopsPerSecond> rate;            ///< for endless sequences; causal work counted as half
+  Sourced<double> half_length;             ///< tokens
+  Sourced<double> tail;                    ///< blocks; optional: 0
   friend bool operator==(const AttentionRate&, const AttentionRate&) = default;
 };
 
@@ -65,18 +90,42 @@ struct CollectiveFit {
   Sourced<Seconds> latency;            ///< of the smallest message
   Sourced<Seconds> step;               ///< more for every step after the first two
   std::vector<EfficiencyPoint> curve;  ///< bytes and bytes / efficiency rise
+  /// Few ranks reach less: the curve times 1 - rank_loss / ranks on a host; ratio. Optional: 0.
+  Sourced<double> rank_loss;
   friend bool operator==(const CollectiveFit&, const CollectiveFit&) = default;
+};
+
+/// How one kernel, or the kernels whose names begin so, use the device memory:
+/// time = bytes / (bandwidth efficiency) + fixed.
+struct KernelFit {
+  std::string kernel;          ///< prefix of Work::kernel
+  Sourced<double> efficiency;  ///< ratio
+  Sourced<Seconds> fixed;      ///< of every call, beside the launch
+  friend bool operator==(const KernelFit&, const KernelFit&) = default;
+};
+
+/// How collectives use a network.
+struct NetworkFit {
+  Fabric fabric = Fabric::kEfa;
+  Sourced<double> efficiency;  ///< share of the NICs' bandwidth, for endless messages; ratio
+  Sourced<Seconds> overhead;   ///< of the library for every step over the network
+  Sourced<Seconds> ramp;  ///< more for long messages: ramp T / (T + ramp_half) for a transfer T
+  Sourced<Seconds> ramp_half;
+  friend bool operator==(const NetworkFit&, const NetworkFit&) = default;
 };
 
 struct GpuModel {
   Sourced<int64_t> multiprocessors;
   GemmFit gemm;
-  std::vector<AttentionRate> attention;  ///< by head size, forward and backward of each
+  std::vector<PrecisionGemmFit> gemm_precisions;  ///< others use `gemm`; optional
+  std::vector<AttentionRate> attention;           ///< by head size, forward and backward of each
   std::vector<CollectiveFit>
-      collectives;  ///< every kind once; all-reduce also in the switch or not
+      collectives;                 ///< every kind once; all-reduce also in the switch or not
+  std::vector<KernelFit> kernels;  ///< the longest name counts; optional
   Sourced<double>
       network_efficiency;  ///< share of the NICs' bandwidth that a collective gets; ratio
   Sourced<Seconds> network_overhead;     ///< of the library for every step over the network
+  std::vector<NetworkFit> networks;      ///< others use the two fields above; optional
   Sourced<Bytes> context_memory;         ///< of a process that has the device open
   Sourced<Bytes> library_memory;         ///< handles of the matrix libraries
   Sourced<Bytes> communicator_memory;    ///< of the first communicator at initialisation
@@ -119,8 +168,8 @@ struct CpuModel {
   std::vector<CpuGemmRate> gemm;                  ///< at least one for fp32 and one for fp64
   std::vector<CpuKernelRate> kernels;             ///< others: bounded by `core_memory_bandwidth`
   std::vector<CpuArithmeticRate> arithmetic;      ///< others: none; attention: as a product
-  Sourced<Seconds> collective_latency;  ///< core time of a rendezvous of two threads
-  Sourced<Seconds> collective_step;     ///< core time of each further member
+  Sourced<Seconds> collective_latency;            ///< core time of a rendezvous of two threads
+  Sourced<Seconds> collective_step;               ///< core time of each further member
   Sourced<BytesPerSecond> collective_bandwidth;   ///< of the bytes that a rank sends
   friend bool operator==(const CpuModel&, const CpuModel&) = default;
 };
@@ -133,6 +182,7 @@ struct DeviceProfile {
   Sourced<Bytes> memory;                     ///< as the driver reports it
   Sourced<BytesPerSecond> memory_bandwidth;  ///< of the whole device
   Sourced<double> memory_efficiency;         ///< share of it that good kernels reach; ratio
+  Sourced<Seconds> memory_fixed;             ///< of kernels bounded by memory; optional: 0
   Sourced<Seconds> launch_overhead;          ///< of every op
   std::vector<PeakRate> peaks;  ///< GPUs: at least one; CPUs: of one core, may be empty
   std::optional<GpuModel> gpu;

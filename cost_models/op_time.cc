@@ -21,11 +21,31 @@ double Blocks(int64_t size, int64_t tile) {
 
 }  // namespace
 
+const GemmFit& FitFor(const GpuModel& gpu, Precision precision) {
+  for (const PrecisionGemmFit& item : gpu.gemm_precisions) {
+    if (item.precision == precision) return item.fit;
+  }
+  return gpu.gemm;
+}
+
+double AlignmentShare(const GemmShape& shape, const GemmFit& fit) {
+  const int64_t sums = shape.accumulate ? shape.m : shape.k;
+  double share = 1;
+  const int64_t element = BitsOf(shape.precision);
+  for (const AlignmentLoss& loss : fit.alignment) {
+    const int64_t bits = loss.bytes * 8 * 2;  // a row at twice the bytes does not have the loss
+    if (sums * element % bits != 0) share = std::min(share, loss.sums.value);
+    if (shape.n * element % bits != 0) share = std::min(share, loss.columns.value);
+  }
+  return share;
+}
+
 Seconds GpuGemmTime(const GemmShape& shape, const GpuModel& gpu, FlopsPerSecond peak,
                     BytesPerSecond memory_bandwidth) {
-  const GemmFit& fit = gpu.gemm;
+  const GemmFit& fit = FitFor(gpu, shape.precision);
   const auto units = static_cast<double>(gpu.multiprocessors.value);
-  const double unit_rate = peak.value() / units * fit.max_efficiency.value;
+  const double unit_rate =
+      peak.value() / units * fit.max_efficiency.value * AlignmentShare(shape, fit);
   const double q = fit.quantisation.value;
   const double elements = static_cast<double>(shape.m) * static_cast<double>(shape.n) *
                           static_cast<double>(shape.batch);
@@ -46,18 +66,29 @@ Seconds GpuGemmTime(const GemmShape& shape, const GpuModel& gpu, FlopsPerSecond 
       best = std::min(best, time);
     }
   }
+  if (shape.accumulate) best += fit.accumulation.value * 8 * elements / memory_bandwidth.value();
   return Seconds(best) + fit.fixed.value;
 }
 
-FlopsPerSecond GpuAttentionRate(const Work& work, const GpuModel& gpu) {
-  const double length = static_cast<double>(work.kv_length) * (work.causal ? 1 : 2);
-  auto rate_of = [&](const AttentionRate& entry) {
-    return entry.rate.value.value() * length / (length + entry.half_length.value);
-  };
+namespace {
+
+/// The measured head sizes around the wanted one; both the same where it was measured or lies
+/// beyond.
+struct Neighbours {
+  const AttentionRate* below = nullptr;
+  const AttentionRate* above = nullptr;
+  double part = 0;  ///< 0: as `below`, 1: as `above`
+};
+
+/// None where no entry has this precision and order of sums.
+Neighbours Find(const Work& work, const GpuModel& gpu, Precision precision, bool deterministic) {
   const AttentionRate* below = nullptr;  // greatest head size <= the wanted one
   const AttentionRate* above = nullptr;  // least head size >= the wanted one
   for (const AttentionRate& entry : gpu.attention) {
-    if (entry.backward != work.backward) continue;
+    if (entry.backward != work.backward || entry.precision != precision ||
+        entry.deterministic != deterministic) {
+      continue;
+    }
     if (entry.head_dim <= work.head_dim && (below == nullptr || entry.head_dim > below->head_dim)) {
       below = &entry;
     }
@@ -65,14 +96,51 @@ FlopsPerSecond GpuAttentionRate(const Work& work, const GpuModel& gpu) {
       above = &entry;
     }
   }
-  MW_CHECK(below != nullptr || above != nullptr);
-  if (below == nullptr) return FlopsPerSecond(rate_of(*above));
-  if (above == nullptr || above->head_dim == below->head_dim) {
-    return FlopsPerSecond(rate_of(*below));
-  }
+  if (below == nullptr) return {above, above, 0};
+  if (above == nullptr) return {below, below, 0};
+  if (above->head_dim == below->head_dim) return {below, below, 0};
   const double part = static_cast<double>(work.head_dim - below->head_dim) /
                       static_cast<double>(above->head_dim - below->head_dim);
-  return FlopsPerSecond(rate_of(*below) * (1 - part) + rate_of(*above) * part);
+  return {below, above, part};
+}
+
+Neighbours FindNearest(const Work& work, const GpuModel& gpu) {
+  for (const Precision precision : {work.precision, Precision::kBf16}) {
+    for (const bool deterministic : {work.deterministic, false}) {
+      const Neighbours found = Find(work, gpu, precision, deterministic);
+      if (found.below != nullptr) return found;
+    }
+  }
+  MW_CHECK(false);  // Validate: there are entries of bf16
+  return {};
+}
+
+double RateAt(const AttentionRate& entry, const Work& work) {
+  const double length = static_cast<double>(work.kv_length) * (work.causal ? 1 : 2);
+  return entry.rate.value.value() * length / (length + entry.half_length.value);
+}
+
+}  // namespace
+
+FlopsPerSecond GpuAttentionRate(const Work& work, const GpuModel& gpu) {
+  const Neighbours found = FindNearest(work, gpu);
+  return FlopsPerSecond(RateAt(*found.below, work) * (1 - found.part) +
+                        RateAt(*found.above, work) * found.part);
+}
+
+Seconds GpuAttentionTime(const Work& work, const GpuModel& gpu) {
+  const FlopsPerSecond rate = GpuAttentionRate(work, gpu);
+  const Neighbours found = FindNearest(work, gpu);
+  const double tail =
+      found.below->tail.value * (1 - found.part) + found.above->tail.value * found.part;
+  if (tail == 0) return work.flops / rate;
+  constexpr double kQueries = 128;
+  // Two products forward; five backward: the scores again and four gradients.
+  const double products = work.backward ? 5 : 2;
+  const double block = 2 * products * kQueries * static_cast<double>(work.kv_length) *
+                       static_cast<double>(work.head_dim);
+  const double unit_rate = rate.value() / static_cast<double>(gpu.multiprocessors.value);
+  return work.flops / rate + Seconds(tail * block / unit_rate);
 }
 
 FlopsPerSecond CpuGemmRateOf(const GemmShape& shape, Precision precision, const CpuModel& cpu) {

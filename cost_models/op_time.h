@@ -15,7 +15,17 @@ struct GemmShape {
   int64_t n = 0;
   int64_t k = 0;
   int64_t batch = 1;
+  Precision precision = Precision::kBf16;
+  bool accumulate = false;  ///< C (fp32) += A^T B, as a weight gradient
 };
+
+/// The constants for a precision: its own or the common ones.
+const GemmFit& FitFor(const GpuModel& gpu, Precision precision);
+
+/// Share of its rate that a product keeps on account of where its rows start: rows of A and B are k
+/// elements long, those of C (and of B, if not transposed) n; of a weight gradient's operands m and
+/// n.
+double AlignmentShare(const GemmShape& shape, const GemmFit& fit);
 
 /// Arithmetic time of a product on a GPU by tiles and waves:
 ///
@@ -23,16 +33,21 @@ struct GemmShape {
 ///   waves    = q ceil(x) + (1 - q) max(x, 1),  x = tiles s / multiprocessors
 ///   time     = waves 2 tm tn (k / s + depth) / (peak / multiprocessors rate(t))
 ///              + 8 s m n batch / memory bandwidth if s > 1       (fp32 partial sums, out and in)
-///   rate(t)  = max_efficiency / (1 + edge (1 / tm + 1 / tn))
+///   rate(t)  = max_efficiency / (1 + edge (1 / tm + 1 / tn)) alignment share
 ///
-/// and `fixed` + the least over tiles 64 to 256 wide and splits 1 to 8, as the libraries choose
-/// among such kernels. The constants are fitted by fit/fit_gemm.py.
+/// and `fixed` + `accumulation` 8 m n batch / memory bandwidth for sums in fp32 + the least over
+/// tiles 64 to 256 wide and splits 1 to 8, as the libraries choose among such kernels. The
+/// constants are fitted by fit/fit_gemm.py.
 Seconds GpuGemmTime(const GemmShape& shape, const GpuModel& gpu, FlopsPerSecond peak,
                     BytesPerSecond memory_bandwidth);
 
 /// Rate of fused attention at a length: linear in head size between the measured ones, the nearest
-/// beyond them.
+/// beyond them. Entries of the work's precision and order of sums are used where there are some,
+/// else those of bf16 and of any order.
 FlopsPerSecond GpuAttentionRate(const Work& work, const GpuModel& gpu);
+
+/// Time of fused attention: flops / rate + the tail (see AttentionRate).
+Seconds GpuAttentionTime(const Work& work, const GpuModel& gpu);
 
 /// Rate of a product on one core: the measured one where the shape was measured; else a mean of the
 /// measured rates of that precision, weighed by distance^-4 in (log m, log n, log k).

@@ -1,7 +1,8 @@
 // The fields of a device profile, listed once for reader, writer and checks.
 //
-// An archive `A` has: Text, Choice, Integer, Value (one overload a unit), Section, Optional, List.
-// Each returns a Status; `Profile` may be const.
+// An archive `A` has: Text, Choice, Flag, Integer, Value (one overload a unit), Section, Optional,
+// List. Each returns a Status; `Profile` may be const. `Absent(key, is_default)` says whether an
+// optional field is left out: read from the file, or written only when it is not the default.
 #pragma once
 
 #include "cost_models/device_profile.h"
@@ -26,6 +27,14 @@ inline constexpr Range kCount{1, 1e6};
 inline constexpr Range kLength{0, 1e6};
 
 template <typename A, typename T>
+Status VisitAlignment(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Integer("bytes", item.bytes, 1, 4096));
+  MW_RETURN_IF_ERROR(archive.Value("sums", item.sums, Range{0.01, 1}, "ratio"));
+  MW_RETURN_IF_ERROR(archive.Value("columns", item.columns, Range{0.01, 1}, "ratio"));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
 Status VisitGemm(A& archive, T& gemm) {
   MW_RETURN_IF_ERROR(archive.Value("max_efficiency", gemm.max_efficiency, Range{0.01, 1}, "ratio"));
   MW_RETURN_IF_ERROR(archive.Value("edge", gemm.edge, kLength, "elements"));
@@ -35,15 +44,55 @@ Status VisitGemm(A& archive, T& gemm) {
   MW_RETURN_IF_ERROR(archive.Value("fit_rows", gemm.fit_rows, Range{0, 1e9}));
   MW_RETURN_IF_ERROR(archive.Value("fit_median", gemm.fit_median, Range{0, 100}, "ratio"));
   MW_RETURN_IF_ERROR(archive.Value("fit_p90", gemm.fit_p90, Range{0, 100}, "ratio"));
+  if (!archive.Absent("accumulation", gemm.accumulation == Sourced<double>())) {
+    MW_RETURN_IF_ERROR(archive.Value("accumulation", gemm.accumulation, Range{0, 10}, "ratio"));
+  }
+  if (!archive.Absent("alignment", gemm.alignment.empty())) {
+    MW_RETURN_IF_ERROR(archive.List("alignment", gemm.alignment,
+                                    [](auto& a, auto& x) { return VisitAlignment(a, x); }));
+  }
   return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitPrecisionGemm(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Choice("precision", item.precision, ParsePrecision));
+  return VisitGemm(archive, item.fit);
 }
 
 template <typename A, typename T>
 Status VisitAttention(A& archive, T& item) {
   MW_RETURN_IF_ERROR(archive.Integer("head_dim", item.head_dim, 1, 65536));
   MW_RETURN_IF_ERROR(archive.Flag("backward", item.backward));
+  if (!archive.Absent("deterministic", !item.deterministic)) {
+    MW_RETURN_IF_ERROR(archive.Flag("deterministic", item.deterministic));
+  }
+  if (!archive.Absent("precision", item.precision == Precision::kBf16)) {
+    MW_RETURN_IF_ERROR(archive.Choice("precision", item.precision, ParsePrecision));
+  }
   MW_RETURN_IF_ERROR(archive.Value("rate", item.rate, kRate));
   MW_RETURN_IF_ERROR(archive.Value("half_length", item.half_length, kLength, "tokens"));
+  if (!archive.Absent("tail", item.tail == Sourced<double>())) {
+    MW_RETURN_IF_ERROR(archive.Value("tail", item.tail, Range{0, 1000}, "blocks"));
+  }
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitKernelFit(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Text("kernel", item.kernel));
+  MW_RETURN_IF_ERROR(archive.Value("efficiency", item.efficiency, Range{0.001, 1}, "ratio"));
+  MW_RETURN_IF_ERROR(archive.Value("fixed", item.fixed, kTime));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitNetwork(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Choice("fabric", item.fabric, ParseFabric));
+  MW_RETURN_IF_ERROR(archive.Value("efficiency", item.efficiency, Range{0.01, 1}, "ratio"));
+  MW_RETURN_IF_ERROR(archive.Value("overhead", item.overhead, kTime));
+  MW_RETURN_IF_ERROR(archive.Value("ramp", item.ramp, kTime));
+  MW_RETURN_IF_ERROR(archive.Value("ramp_half", item.ramp_half, kTime));
   return Status::Ok();
 }
 
@@ -62,6 +111,9 @@ Status VisitCollective(A& archive, T& item) {
   MW_RETURN_IF_ERROR(archive.Value("step", item.step, kTime));
   MW_RETURN_IF_ERROR(
       archive.List("curve", item.curve, [](auto& a, auto& x) { return VisitPoint(a, x); }));
+  if (!archive.Absent("rank_loss", item.rank_loss == Sourced<double>())) {
+    MW_RETURN_IF_ERROR(archive.Value("rank_loss", item.rank_loss, Range{0, 0.99}, "ratio"));
+  }
   return Status::Ok();
 }
 
@@ -70,13 +122,25 @@ Status VisitGpu(A& archive, T& gpu) {
   MW_RETURN_IF_ERROR(archive.Value("multiprocessors", gpu.multiprocessors, kCount));
   MW_RETURN_IF_ERROR(
       archive.Section("gemm", gpu.gemm, [](auto& a, auto& x) { return VisitGemm(a, x); }));
+  if (!archive.Absent("gemm_precisions", gpu.gemm_precisions.empty())) {
+    MW_RETURN_IF_ERROR(archive.List("gemm_precisions", gpu.gemm_precisions,
+                                    [](auto& a, auto& x) { return VisitPrecisionGemm(a, x); }));
+  }
   MW_RETURN_IF_ERROR(archive.List("attention", gpu.attention,
                                   [](auto& a, auto& x) { return VisitAttention(a, x); }));
   MW_RETURN_IF_ERROR(archive.List("collectives", gpu.collectives,
                                   [](auto& a, auto& x) { return VisitCollective(a, x); }));
+  if (!archive.Absent("kernels", gpu.kernels.empty())) {
+    MW_RETURN_IF_ERROR(archive.List("kernels", gpu.kernels,
+                                    [](auto& a, auto& x) { return VisitKernelFit(a, x); }));
+  }
   MW_RETURN_IF_ERROR(
       archive.Value("network_efficiency", gpu.network_efficiency, Range{0.01, 1}, "ratio"));
   MW_RETURN_IF_ERROR(archive.Value("network_overhead", gpu.network_overhead, kTime));
+  if (!archive.Absent("networks", gpu.networks.empty())) {
+    MW_RETURN_IF_ERROR(archive.List("networks", gpu.networks,
+                                    [](auto& a, auto& x) { return VisitNetwork(a, x); }));
+  }
   MW_RETURN_IF_ERROR(archive.Value("context_memory", gpu.context_memory, kSize));
   MW_RETURN_IF_ERROR(archive.Value("library_memory", gpu.library_memory, kSize));
   MW_RETURN_IF_ERROR(archive.Value("communicator_memory", gpu.communicator_memory, kSize));
@@ -137,6 +201,9 @@ Status VisitProfile(A& archive, Profile& profile) {
   MW_RETURN_IF_ERROR(archive.Value("memory_bandwidth", profile.memory_bandwidth, kRate));
   MW_RETURN_IF_ERROR(
       archive.Value("memory_efficiency", profile.memory_efficiency, Range{0.01, 1}, "ratio"));
+  if (!archive.Absent("memory_fixed", profile.memory_fixed == Sourced<Seconds>())) {
+    MW_RETURN_IF_ERROR(archive.Value("memory_fixed", profile.memory_fixed, kTime));
+  }
   MW_RETURN_IF_ERROR(archive.Value("launch_overhead", profile.launch_overhead, kTime));
   MW_RETURN_IF_ERROR(
       archive.List("peaks", profile.peaks, [](auto& a, auto& x) { return VisitPeak(a, x); }));

@@ -71,6 +71,11 @@ class Reader {
     return Status::Ok();
   }
 
+  bool Absent(const char* key, bool) {
+    known_.insert(key);
+    return !node_[key];
+  }
+
   Status Text(const char* key, std::string& text) {
     std::string word;
     MW_RETURN_IF_ERROR(Scalar(key, kMaxText, &word));

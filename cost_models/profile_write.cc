@@ -33,6 +33,8 @@ std::string Quote(const std::string& text) {
 // Archive of VisitProfile that appends lines; sources get names in the order of first use.
 class Writer {
  public:
+  bool Absent(const char*, bool is_default) const { return is_default; }
+
   Status Text(const char* key, const std::string& text) { return Line(key, Quote(text)); }
 
   template <typename T, typename Parse>

@@ -6,13 +6,14 @@
 namespace meshwright::cost {
 namespace {
 
-constexpr std::array<std::pair<Precision, std::string_view>, 6> kPrecisions = {{
+constexpr std::array<std::pair<Precision, std::string_view>, 7> kPrecisions = {{
     {Precision::kFp64, "fp64"},
     {Precision::kFp32, "fp32"},
     {Precision::kTf32, "tf32"},
     {Precision::kBf16, "bf16"},
     {Precision::kFp16, "fp16"},
     {Precision::kFp8, "fp8"},
+    {Precision::kFp4, "fp4"},
 }};
 
 }  // namespace
@@ -29,6 +30,24 @@ std::optional<Precision> ParsePrecision(std::string_view text) {
     if (name == text) return value;
   }
   return std::nullopt;
+}
+
+int64_t BitsOf(Precision precision) {
+  switch (precision) {
+    case Precision::kFp64:
+      return 64;
+    case Precision::kFp32:
+    case Precision::kTf32:
+      return 32;
+    case Precision::kBf16:
+    case Precision::kFp16:
+      return 16;
+    case Precision::kFp8:
+      return 8;
+    case Precision::kFp4:
+      return 4;
+  }
+  return 0;
 }
 
 std::string_view ToString(WorkKind kind) {

@@ -10,9 +10,12 @@
 
 namespace meshwright::cost {
 
-/// What the arithmetic units work in. Names: "fp64" "fp32" "tf32" "bf16" "fp16" "fp8".
-enum class Precision : uint8_t { kFp64, kFp32, kTf32, kBf16, kFp16, kFp8 };
+/// What the arithmetic units work in. Names: "fp64" "fp32" "tf32" "bf16" "fp16" "fp8" "fp4" (NVFP4:
+/// 4-bit floats with a scale for every 16).
+enum class Precision : uint8_t { kFp64, kFp32, kTf32, kBf16, kFp16, kFp8, kFp4 };
 std::string_view ToString(Precision precision);
+/// Bits of one operand element in memory, without scales; tf32 is kept as fp32.
+int64_t BitsOf(Precision precision);
 std::optional<Precision> ParsePrecision(std::string_view text);
 
 enum class WorkKind : uint8_t {
@@ -38,11 +41,14 @@ struct Work {
   int64_t n = 0;  ///< columns of the result
   int64_t k = 0;  ///< length of the sums
   int64_t batch = 1;
+  /// A weight gradient that is added to an fp32 buffer: C += A^T B, rows of A are m long.
+  bool accumulate = false;
   // kAttention
   int64_t head_dim = 0;
   int64_t kv_length = 0;  ///< keys that a query could look at, in tokens
   bool causal = false;
   bool backward = false;
+  bool deterministic = false;  ///< the backward pass that adds in a fixed order
   /// Name of the kernel, for profiles that have a measured rate for it ("softmax"); may be empty.
   std::string kernel;
   friend bool operator==(const Work&, const Work&) = default;
