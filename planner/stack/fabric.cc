@@ -58,7 +58,7 @@ cost::PathFacts PathOf(const Fabric& fabric, int64_t size, int64_t stride) {
   cost::PathFacts path;
   path.ranks = size;
   if (size == 1) return path;
-  const int64_t near = std::clamp<int64_t>(fabric.domain_gpus / stride, 1, size);
+  const int64_t near = std::min((fabric.domain_gpus - 1) / stride + 1, size);
   path.ranks_per_host = near;
   path.hosts = (size + near - 1) / near;
   if (near > 1) {

@@ -42,31 +42,26 @@ bool StackStageCosts::Supports(LinearFormat format) const {
   return PeakOf(inputs_.profile, PrecisionOf(format)).ok();
 }
 
-double StackStageCosts::CollectiveTime(const Split& split, cost::CollectiveKind kind, double bytes,
-                                       Group group) const {
+std::pair<int64_t, int64_t> StackStageCosts::SizeAndStride(const Split& split, Group group) {
   const Groups strides = GroupsOf(split);
-  int64_t size = split.tp;
-  int64_t stride = strides.tensor_stride;
   switch (group) {
     case Group::kTensor:
-      break;
+      return {split.tp, strides.tensor_stride};
     case Group::kContext:
-      size = split.cp;
-      stride = strides.context_stride;
-      break;
+      return {split.cp, strides.context_stride};
     case Group::kExpert:
-      size = split.ep;
-      stride = strides.expert_stride;
-      break;
+      return {split.ep, strides.expert_stride};
     case Group::kExpertTensor:
-      size = split.expert_tp;
-      stride = 1;
-      break;
+      return {split.expert_tp, 1};
     case Group::kData:
-      size = split.dp * split.cp;
-      stride = split.cp > 1 ? strides.context_stride : strides.data_stride;
-      break;
+      return {split.dp * split.cp, split.cp > 1 ? strides.context_stride : strides.data_stride};
   }
+  return {1, 1};
+}
+
+double StackStageCosts::CollectiveTime(const Split& split, cost::CollectiveKind kind, double bytes,
+                                       Group group) const {
+  const auto [size, stride] = SizeAndStride(split, group);
   if (size <= 1) return 0.0;
   const cost::PathFacts path = PathOf(inputs_.fabric, size, stride);
   const Bytes whole(static_cast<int64_t>(std::llround(bytes)));
@@ -101,6 +96,8 @@ StackStageCosts::ItemTimes StackStageCosts::TimesOfItem(const Split& split,
           f.collective * CollectiveTime(split, op.collective.kind,
                                         static_cast<double>(op.collective.bytes.value()), op.group);
       (forward ? t.forward_host_s : t.backward_host_s) += f.collective_launch_s;
+      const auto ranks = static_cast<double>(SizeAndStride(split, op.group).first);
+      (forward ? t.forward_skew_s : t.backward_skew_s) += f.collective_skew_s * std::log2(ranks);
       if (forward) t.forward_collective_s += time;
       if (op.hidden) {
         (forward ? hidden_forward : hidden_backward) += time;
@@ -141,17 +138,19 @@ std::array<ItemCost, kLayerModes> StackStageCosts::Modes(const Split& split,
   for (size_t m = 0; m < kLayerModes; ++m) {
     const auto mode = static_cast<LayerMode>(m);
     ItemCost& cost = modes[m];
-    cost.forward_s = std::max(forward_device, t.forward_host_s);
+    cost.forward_s = std::max(forward_device, t.forward_host_s) + t.forward_skew_s;
     double device = backward_device;
     double host = t.backward_host_s;
+    double skew = t.backward_skew_s;
     if (mode == LayerMode::kSelective) {
       device += t.core_s;
       host += t.core_host_s;
     } else if (mode == LayerMode::kFull) {
       device += forward_device;
       host += t.forward_host_s;
+      skew += t.forward_skew_s;
     }
-    cost.backward_s = std::max(device, host);
+    cost.backward_s = std::max(device, host) + skew;
     cost.weight_s = t.weight_s;
     cost.saved_bytes = item.saved[m] * inputs_.stack.allocator.saved;
     cost.transient_bytes = item.transient;

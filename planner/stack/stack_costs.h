@@ -51,7 +51,8 @@ class StackStageCosts final : public StageCosts {
   struct ItemTimes {
     double forward_device_s = 0.0, backward_device_s = 0.0, weight_s = 0.0, core_s = 0.0;
     double forward_exposed_s = 0.0, backward_exposed_s = 0.0;
-    double forward_collective_s = 0.0;  ///< all of forward's, exposed or not
+    double forward_collective_s = 0.0;                   ///< all of forward's, exposed or not
+    double forward_skew_s = 0.0, backward_skew_s = 0.0;  ///< waits for the slowest member
     double forward_host_s = 0.0, backward_host_s = 0.0, core_host_s = 0.0;
   };
   ItemTimes TimesOfItem(const Split& split, const ItemOps& item) const;
@@ -66,6 +67,8 @@ class StackStageCosts final : public StageCosts {
   std::array<ItemCost, kLayerModes> Modes(const Split& split, const ItemOps& item) const;
   ItemCost HeadCost(const Split& split, const ItemContext& context,
                     ItemParameters* parameters) const;
+  /// Ranks of a group and the stride between them.
+  static std::pair<int64_t, int64_t> SizeAndStride(const Split& split, Group group);
   double CollectiveTime(const Split& split, cost::CollectiveKind kind, double bytes,
                         Group group) const;
   double OpTime(const StackOp& op) const;

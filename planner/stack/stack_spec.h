@@ -47,9 +47,10 @@ struct StackCostFactors {
   double launch_forward_s = 5e-6;               ///< host time of a kernel launch in forward
   double launch_backward_s = 5e-6;              ///< host time of a kernel launch in backward
   double collective_launch_s = 1e-5;            ///< host time of issuing a collective
-  double micro_batch_s = 0.0;                   ///< host time of a micro-batch beside its launches
-  double message_s = 0.0;                       ///< of a pipeline message beside its transfer
-  double step_s = 0.0;                          ///< of a step: data, logging, loss scale
+  double collective_skew_s = 0.0;  ///< wait of a collective in a layer, times log2 of its ranks
+  double micro_batch_s = 0.0;      ///< host time of a micro-batch beside its launches
+  double message_s = 0.0;          ///< of a pipeline message beside its transfer
+  double step_s = 0.0;             ///< of a step: data, logging, loss scale
   double cast_bytes_per_element = 3.0;  ///< fp8 and fp4: traffic of quantising an operand element
 };
 

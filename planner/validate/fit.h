@@ -11,7 +11,7 @@ namespace meshwright::planner::validate {
 
 struct FitOptions {
   std::vector<std::string> factors;  ///< names of FactorFields to change; the rest stays
-  int64_t evaluations = 3000;        ///< of all rows, at most
+  int64_t evaluations = 6000;        ///< of all rows, at most
   /// Pull towards the start: an error of 1 % costs as much as moving a factor by exp(0.01 / pull).
   double pull = 0.01;
 };
@@ -23,9 +23,9 @@ struct FitResult {
   int64_t rows = 0;
 };
 
-/// Least mean |ln(predicted / measured)| of the step time over the rows of this stack; Nelder-Mead
-/// in the logarithms of the factors, restarted once. Deterministic. kInvalidInput for unknown
-/// factors or no row that can be predicted.
+/// Fits ln(predicted / measured) of the step time of this stack's rows by Huber's loss, a source of
+/// n rows weighing sqrt(n): Levenberg-Marquardt in the logarithms of the factors from several
+/// starts. Deterministic. kInvalidInput for unknown factors or no row that can be predicted.
 Result<FitResult> FitStack(const stack::StackSpec& start, CaseMaker& maker,
                            const std::vector<MeasuredRow>& rows, const FitOptions& options);
 

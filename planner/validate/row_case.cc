@@ -123,7 +123,7 @@ double NetworkGbit(const std::string& interconnect, int64_t gpus_per_node) {
   const std::string text = Lower(interconnect);
   int count = 0;
   int rate = 0;
-  if (std::sscanf(text.c_str(), "%d gbps node-node", &rate) == 1 && rate > 0) {
+  if (Has(text, "gbps node-node") && std::sscanf(text.c_str(), "%d", &rate) == 1 && rate > 0) {
     return static_cast<double>(rate) / static_cast<double>(gpus_per_node);
   }
   for (const char* name : {"omnipath", "hdr", "ndr"}) {

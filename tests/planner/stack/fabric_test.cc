@@ -34,7 +34,7 @@ TEST(Fabric, GroupsAgreeWithTheGraph) {
   const Fabric fabric = FabricOf(cluster).value();
   const struct {
     int64_t size, stride;
-  } groups[] = {{8, 1}, {4, 1}, {2, 4}, {16, 1}, {4, 8}, {8, 4}, {16, 2}, {32, 1}};
+  } groups[] = {{8, 1}, {4, 1}, {2, 4}, {16, 1}, {4, 8}, {8, 4}, {16, 2}, {32, 1}, {2, 6}};
   for (const auto& g : groups) {
     std::vector<int> devices;
     for (int64_t i = 0; i < g.size; ++i) devices.push_back(static_cast<int>(i * g.stride));

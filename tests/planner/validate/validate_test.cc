@@ -88,7 +88,7 @@ TEST(PredictRow, RowsThatSayTooLittleGetTheField) {
       {"X-1,GPT,24,1024,16,1024,A100,8,3,1,4,64,full,1\n", "not a multiple of tp x cp x pp"},
       {"X-1,GPT,24,1024,16,1024,A100,8,2,2,4,63,full,1\n", "not a multiple of micro_batch x dp"},
       {"X-1,GPT,24,1024,15,1024,A100,8,2,2,4,64,full,1\n", "heads = 15"},
-      {"X-1,GPT,2,1024,16,1024,A100,8,1,4,4,64,full,1\n", "pp 4"},
+      {"X-1,GPT,3,1024,16,1024,A100,8,1,4,4,64,full,1\n", "pp 4"},
       {"X-1,GPT,24,1024,16,1024,A100,8,2,2,4,64,sometimes,1\n", "recompute: found 'sometimes'"},
   };
   for (const auto& c : cases) {
