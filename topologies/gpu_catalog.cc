@@ -32,8 +32,18 @@ constexpr BytesPerSecond kPcie5 = GBps(63.0);
 const std::vector<GpuModel>& GpuModels() {
   // Models with more marks stand before those whose marks they contain.
   static const std::vector<GpuModel> models = {
+      {"GB300",
+       "gb300",
+       {"GB300"},
+       GB(279),
+       18,
+       GBps(50),
+       kPcie5,
+       Gbps(800),
+       "NVIDIA GB300 NVL72 datasheet: 20 TB HBM3e for 72 GPUs, NVLink 5 with 1.8 TB/s a GPU (18 "
+       "links, both ways), one ConnectX-8 a GPU"},
       {"GB200",
-       "b200",
+       "gb200",
        {"GB200"},
        GB(186),
        18,
@@ -119,7 +129,7 @@ const std::vector<GpuModel>& GpuModels() {
        Gbps(200),
        "NVIDIA A800: A100 80 GB with NVLink 3 cut to 400 GB/s (8 links, both ways), PCIe 4"},
       {"A100-PCIe-80",
-       "a100-80",
+       "a100-pcie-80",
        {"A100", "PCI", "80GB"},
        GB(80),
        12,

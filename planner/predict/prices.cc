@@ -248,6 +248,7 @@ Result<cost::PathFacts> Prices::PathOf(std::span<const int32_t> ranks) const {
   path.local_latency = group.local_latency;
   path.network_bandwidth = group.network_bandwidth;
   path.network_latency = group.network_latency;
+  if (group.hosts > 1) path.fabric = cost::FabricOf(cluster_->spec().fabric.name);
   MW_RETURN_IF_ERROR(cost::Validate(path).WithContext("cluster '" + cluster_->name() + "'"));
   paths_->paths.emplace(std::move(key), path);
   return path;

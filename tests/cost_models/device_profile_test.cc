@@ -43,8 +43,8 @@ Status Refusal(const std::string& text) {
 
 TEST(DeviceProfile, ShippedOnesLoadAndRoundTrip) {
   EXPECT_THAT(ShippedProfileNames(),
-              ElementsAre("a100-40", "a100-80", "a100-pcie-80", "b200", "gb200", "gb300", "h100-sxm",
-                          "h200-sxm", "h800", "l40s", "v100-16", "v100-32"));
+              ElementsAre("a100-40", "a100-80", "a100-pcie-80", "b200", "gb200", "gb300",
+                          "h100-sxm", "h200-sxm", "h800", "l40s", "v100-16", "v100-32"));
   for (const std::string& name : ShippedProfileNames()) {
     const DeviceProfile profile = Load(name);
     EXPECT_EQ(profile.name, name);
@@ -187,6 +187,62 @@ TEST(DeviceProfile, CutAndChangedTextNeverCrashes) {
     }
   }
   EXPECT_GT(refused, 40);
+}
+
+TEST(DeviceProfile, PeaksOfNewDevices) {
+  EXPECT_DOUBLE_EQ(Peak(Load("gb300"), Precision::kFp4), 15e15);
+  EXPECT_DOUBLE_EQ(Peak(Load("gb200"), Precision::kFp4), 10e15);
+  EXPECT_DOUBLE_EQ(Peak(Load("b200"), Precision::kFp4), 9e15);
+  EXPECT_DOUBLE_EQ(Peak(Load("gb200"), Precision::kBf16), 2.5e15);
+  EXPECT_DOUBLE_EQ(Peak(Load("h800"), Precision::kFp64), 1e12);
+  EXPECT_DOUBLE_EQ(Peak(Load("h800"), Precision::kFp8), Peak(Load("h100-sxm"), Precision::kFp8));
+  EXPECT_EQ(PeakOf(Load("h200-sxm"), Precision::kFp4).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(Load("gb200").gpu->multiprocessors.value, 152);
+  EXPECT_DOUBLE_EQ(Load("a100-pcie-80").memory_bandwidth.value.value(), 1.935e12);
+}
+
+TEST(DeviceProfile, OptionalFieldsMayBeLeftOut) {
+  DeviceProfile profile = Load("gb200");
+  ASSERT_FALSE(profile.gpu->gemm_precisions.empty());
+  ASSERT_FALSE(profile.gpu->networks.empty());
+  ASSERT_FALSE(profile.gpu->kernels.empty());
+  profile.memory_fixed = {};
+  profile.gpu->gemm.alignment.clear();
+  profile.gpu->gemm.accumulation = {};
+  profile.gpu->gemm_precisions.clear();
+  profile.gpu->kernels.clear();
+  profile.gpu->networks.clear();
+  std::erase_if(profile.gpu->attention, [](const AttentionRate& rate) {
+    return rate.deterministic || rate.precision != Precision::kBf16;
+  });
+  for (AttentionRate& rate : profile.gpu->attention) rate.tail = {};
+  for (CollectiveFit& fit : profile.gpu->collectives) fit.rank_loss = {};
+  const std::string text = ToYaml(profile);
+  for (const char* field : {"memory_fixed", "alignment", "accumulation", "gemm_precisions",
+                            "kernels", "networks", "deterministic", "tail", "rank_loss"}) {
+    EXPECT_THAT(text, Not(HasSubstr(std::string(field) + ":"))) << field;
+  }
+  const Result<DeviceProfile> again = ParseDeviceProfile(text, "again");
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(*again, profile);
+}
+
+TEST(DeviceProfile, BadOptionalFieldsAreRefused) {
+  const std::string good = ToYaml(Load("gb200"));
+  const struct {
+    const char* from;
+    const char* to;
+    const char* message;
+  } cases[] = {
+      {"- bytes: 2", "- bytes: 3", "gpu.gemm.alignment: found 3 bytes in place 1; allowed: powers"},
+      {"- bytes: 4", "- bytes: 2", "gpu.gemm.alignment: found 2 bytes in place 2"},
+      {"- fabric: efa", "- fabric: pigeons", "fabric: found 'pigeons'"},
+      {"- precision: fp4\n      max", "- precision: fp8\n      max", "found one precision, kernel"},
+      {"precision: fp8\n      rate", "precision: fp9\n      rate", "precision: found 'fp9'"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_THAT(Refusal(With(good, c.from, c.to)).message(), HasSubstr(c.message)) << c.to;
+  }
 }
 
 TEST(DeviceProfile, GpuSectionsMustBeComplete) {

@@ -70,6 +70,10 @@ TEST(Prices, PathTellsHostsApart) {
   EXPECT_DOUBLE_EQ(inside->local_bandwidth.value(), 450e9);
   EXPECT_EQ(across->hosts, 2);
   EXPECT_DOUBLE_EQ(across->network_bandwidth.value(), 50e9);
+  EXPECT_EQ(inside->fabric, cost::Fabric::kUsual);
+  EXPECT_EQ(across->fabric, cost::Fabric::kInfiniBand);
+  const Prices efa = PricesOf(plan, ShippedCluster("aws-p5", 16), ShippedCosts("h100-sxm"));
+  EXPECT_EQ(efa.PathOf(std::array<int32_t, 2>{0, 8})->fabric, cost::Fabric::kEfa);
 }
 
 TEST(Prices, GpuOpsCostWhatTheCostModelSays) {

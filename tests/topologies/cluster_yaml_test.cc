@@ -53,7 +53,8 @@ TEST(ShippedTest, AllLoadAndEveryNumberHasASource) {
   const std::vector<std::string> names = ShippedClusterNames();
   EXPECT_EQ(names, (std::vector<std::string>{"aws-p4d", "aws-p5", "dgx-1-v100", "dgx-a100-40",
                                              "dgx-a100-80", "dgx-h100", "dgx-h200", "gb200-nvl72",
-                                             "h200-x2", "hgx-b200", "l40s-8", "workstation-1gpu"}));
+                                             "gb300-nvl72", "h200-x2", "hgx-b200", "hgx-h800",
+                                             "l40s-8", "workstation-1gpu"}));
   for (const std::string& name : names) {
     SCOPED_TRACE(name);
     const auto cluster = ResolveCluster(name, {});
@@ -86,6 +87,7 @@ TEST(ShippedTest, FiguresOfTheDatasheets) {
        {Row{"dgx-a100-40", 8, 40, 300, 25, 1}, Row{"dgx-a100-80", 8, 80, 300, 25, 1},
         Row{"dgx-h100", 8, 80, 450, 50, 1}, Row{"dgx-h200", 8, 141, 450, 50, 1},
         Row{"hgx-b200", 8, 180, 900, 50, 1}, Row{"gb200-nvl72", 72, 186, 900, 50, 1},
+        Row{"gb300-nvl72", 72, 279, 900, 100, 1}, Row{"hgx-h800", 8, 80, 200, 50, 1},
         Row{"aws-p4d", 8, 40, 300, 12.5, 2}, Row{"aws-p5", 8, 80, 450, 50, 1},
         Row{"dgx-1-v100", 8, 32, 150, 12.5, 2}}) {
     SCOPED_TRACE(row.name);
