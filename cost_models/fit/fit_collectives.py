@@ -22,7 +22,7 @@ import sys
 DEVICES = {
     "h200": dict(link=450e9, latency=11e-6, step=0.45e-6),
     "h100": dict(link=450e9, latency=17e-6, step=0.45e-6),
-    "a100": dict(link=300e9, latency=30e-6, step=0.45e-6),
+    "a100": dict(link=300e9, latency=30e-6, step=3e-6),
     "b200": dict(link=900e9, latency=17e-6, step=0.45e-6),
     "gb200": dict(link=900e9, latency=17e-6, step=0.45e-6),
     "v100": dict(link=150e9, latency=30e-6, step=0.45e-6),

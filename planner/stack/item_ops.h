@@ -26,6 +26,7 @@ struct StackOp {
   Group group = Group::kTensor;
   bool hidden = false;     ///< may run behind the compute of its phase
   bool core = false;       ///< of the attention core, which selective recomputation re-runs
+  bool scores = false;     ///< softmax or dropout of attention scores
   bool pointwise = false;  ///< neither product nor attention nor collective
   bool cast = false;       ///< quantises an operand
   int launches = 1;

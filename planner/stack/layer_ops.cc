@@ -132,13 +132,13 @@ void AddUnfusedCore(OpList& list, const AttentionSpec& a, const Widths& w) {
   const double mask = c.stack.lowering.dropout ? 1 : 0;
   (void)a;
   list.AddBatchedProduct(Phase::kForward, batch, queries, s, w.qk_dim);
-  list.AddPointwise(Phase::kForward, scores * 2 * e, 1, true);
-  if (mask > 0) list.AddPointwise(Phase::kForward, scores * (2 * e + 1), 1, true);
+  list.AddScores(Phase::kForward, scores * 2 * e);
+  if (mask > 0) list.AddScores(Phase::kForward, scores * (2 * e + 1));
   list.AddBatchedProduct(Phase::kForward, batch, queries, w.v_dim, s);
   list.AddBatchedProduct(Phase::kBackwardInput, batch, queries, s, w.v_dim);
   list.AddBatchedProduct(Phase::kBackwardInput, batch, s, w.v_dim, queries);
-  if (mask > 0) list.AddPointwise(Phase::kBackwardInput, scores * (2 * e + 1));
-  list.AddPointwise(Phase::kBackwardInput, scores * 3 * e);
+  if (mask > 0) list.AddScores(Phase::kBackwardInput, scores * (2 * e + 1));
+  list.AddScores(Phase::kBackwardInput, scores * 3 * e);
   list.AddBatchedProduct(Phase::kBackwardInput, batch, queries, w.qk_dim, s);
   list.AddBatchedProduct(Phase::kBackwardInput, batch, s, w.qk_dim, queries);
   for (StackOp& op : list.ops()) {

@@ -114,6 +114,11 @@ void OpList::AddPointwise(Phase phase, double bytes, int launches, bool core) {
   op.work.read = Rounded(bytes);
 }
 
+void OpList::AddScores(Phase phase, double bytes) {
+  AddPointwise(phase, bytes, 1, phase == Phase::kForward);
+  item_.ops.back().scores = true;
+}
+
 void OpList::AddBatchedProduct(Phase phase, int64_t batch, int64_t m, int64_t n, int64_t k) {
   AddProduct(phase, m, n, k, batch, false);
   item_.ops.back().core = true;

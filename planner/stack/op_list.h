@@ -25,6 +25,8 @@ class OpList {
   void AddLinear(const Linear& linear);
   /// A kernel bounded by memory: bytes read and written together.
   void AddPointwise(Phase phase, double bytes, int launches = 1, bool core = false);
+  /// Softmax or dropout of attention scores: bytes read and written.
+  void AddScores(Phase phase, double bytes);
   /// A product without weights (attention scores), in bf16.
   void AddBatchedProduct(Phase phase, int64_t batch, int64_t m, int64_t n, int64_t k);
   void AddAttention(Phase phase, double flops, int64_t head_dim, int64_t keys, bool causal,

@@ -80,7 +80,8 @@ double StackStageCosts::OpTime(const StackOp& op) const {
     default:
       break;
   }
-  return (time - launch) * f.pointwise + launch * static_cast<double>(op.launches);
+  return (time - launch) * (op.scores ? f.scores : f.pointwise) +
+         launch * static_cast<double>(op.launches);
 }
 
 StackStageCosts::ItemTimes StackStageCosts::TimesOfItem(const Split& split,

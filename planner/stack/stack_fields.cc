@@ -7,9 +7,10 @@ const std::vector<NumberField<StackCostFactors>>& FactorFields() {
   static const std::vector<NumberField<F>> fields = {
       {"gemm", &F::gemm, 1.0, 4},
       {"attention", &F::attention, 0.8, 8},
-      {"pointwise", &F::pointwise, 0.9, 8},
-      {"collective", &F::collective, 0.8, 10},
-      {"reduction", &F::reduction, 0.8, 10},
+      {"pointwise", &F::pointwise, 1.0, 8},
+      {"scores", &F::scores, 1.0, 8},
+      {"collective", &F::collective, 1.0, 10},
+      {"reduction", &F::reduction, 1.0, 10},
       {"hidden_share", &F::hidden_share, 0, 1},
       {"loss_bytes_per_logit", &F::loss_bytes_per_logit, 4, 60},
       {"optimizer_bytes_per_parameter", &F::optimizer_bytes_per_parameter, 16, 500},

@@ -38,7 +38,9 @@ struct StackLowering {
 struct StackCostFactors {
   double gemm = 1.0;  ///< time of products / time alone (power limit, cold caches)
   double attention = 1.0;
-  double pointwise = 1.0;     ///< traffic of norms, activations, additions / least traffic
+  double pointwise = 1.0;  ///< traffic of norms, activations, additions / least traffic
+  double scores =
+      1.0;  ///< likewise of softmax and dropout of attention scores that are written out
   double collective = 1.0;    ///< time of tensor, context and expert collectives / time alone
   double reduction = 1.0;     ///< time of data-parallel collectives / time alone
   double hidden_share = 0.9;  ///< of a collective that can be hidden, what really is

@@ -314,11 +314,12 @@ Result<RowCase> CaseMaker::Make(const MeasuredRow& original) {
     fabric.domain_gpus = *per_node;
     fabric.host_gpus = *per_node;
   }
-  double gbit = NetworkGbit(row.Text("interconnect"), fabric.host_gpus);
-  if (gbit == 0) gbit = facts.network_gbit_per_gpu;
+  // What was measured on the source's machine counts more than what its parts could do.
+  double gbit = facts.network_gbit_per_gpu;
+  if (gbit == 0) gbit = NetworkGbit(row.Text("interconnect"), fabric.host_gpus);
   if (gbit > 0) {
     fabric.network_share = BytesPerSecond(gbit * 1e9 / 8);
-    out.assumptions.push_back(fmt::format("network {:.0f} Gb/s a GPU", gbit));
+    out.assumptions.push_back(fmt::format("network {:.3g} Gb/s a GPU", gbit));
   }
 
   const bool old = !out.inputs.stack.lowering.fused_attention;  // stacks of before 2023
