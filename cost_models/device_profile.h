@@ -119,6 +119,8 @@ struct GpuModel {
   GemmFit gemm;
   std::vector<PrecisionGemmFit> gemm_precisions;  ///< others use `gemm`; optional
   std::vector<AttentionRate> attention;           ///< by head size, forward and backward of each
+  /// Rate of FlashAttention 2 / that of the kernels in `attention`; optional: 1 (it is they).
+  Sourced<double> flash_share;
   std::vector<CollectiveFit>
       collectives;                 ///< every kind once; all-reduce also in the switch or not
   std::vector<KernelFit> kernels;  ///< the longest name counts; optional

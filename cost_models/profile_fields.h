@@ -128,6 +128,9 @@ Status VisitGpu(A& archive, T& gpu) {
   }
   MW_RETURN_IF_ERROR(archive.List("attention", gpu.attention,
                                   [](auto& a, auto& x) { return VisitAttention(a, x); }));
+  if (!archive.Absent("flash_share", gpu.flash_share == Sourced<double>())) {
+    MW_RETURN_IF_ERROR(archive.Value("flash_share", gpu.flash_share, Range{0.05, 2}, "ratio"));
+  }
   MW_RETURN_IF_ERROR(archive.List("collectives", gpu.collectives,
                                   [](auto& a, auto& x) { return VisitCollective(a, x); }));
   if (!archive.Absent("kernels", gpu.kernels.empty())) {

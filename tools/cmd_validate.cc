@@ -23,7 +23,7 @@ using planner::validate::RowResult;
 
 struct ValidateArguments {
   std::string rows, stack, profile, by = "source", fit, output;
-  bool show_rows = false, all_rows = false;
+  bool show_rows = false, all_rows = false, below_alone = false;
 };
 
 constexpr const char* kHeader =
@@ -186,11 +186,13 @@ Status Fit(const ValidateArguments& a, const std::vector<MeasuredRow>& rows,
   if (a.stack.empty()) return InvalidInput("--fit: which stack? Give --stack NAME too");
   MW_ASSIGN_OR_RETURN(const planner::stack::StackSpec start, planner::stack::LoadStack(a.stack));
   planner::validate::FitOptions options;
+  options.below_alone = a.below_alone;
   std::istringstream names(a.fit);
   for (std::string name; std::getline(names, name, ',');) options.factors.push_back(name);
   std::vector<MeasuredRow> seen;
   for (const MeasuredRow& row : rows) {
-    if (a.all_rows || !planner::validate::IsHeldOut(row.Source(), planner::validate::GroupOf(row)))
+    if (a.all_rows ||
+        !planner::validate::IsHeldOut(row.Source(), planner::validate::ModelGroupOf(row)))
       seen.push_back(row);
   }
   MW_ASSIGN_OR_RETURN(const planner::validate::FitResult fit,
@@ -255,6 +257,8 @@ Command ValidateCommand() {
             options.Text("--fit", &arguments->fit, "FACTORS",
                          "fit these factors of --stack to the rows (comma-separated)");
             options.Flag("--all-rows", &arguments->all_rows, "with --fit: hold no groups out");
+            options.Flag("--below-alone", &arguments->below_alone,
+                         "with --fit: ratios below 1 too, to correct a device profile");
             options.Text("-o,--output", &arguments->output, "FILE",
                          "with --fit: the stack so made");
             options.Flag("--each", &arguments->show_rows, "show every row");

@@ -55,8 +55,8 @@ ItemOps HeadOps(const ItemContext& context) {
   const double e = context.element_bytes();
   const auto h = static_cast<double>(module.hidden);
   const double outer = static_cast<double>(context.outer_tokens()) * h;
-  list.AddPointwise(Phase::kForward, 2 * e * outer);
-  list.AddPointwise(Phase::kBackwardInput, 3 * e * outer);
+  list.AddNormPass(Phase::kForward, 2 * e * outer);
+  list.AddNormPass(Phase::kBackwardInput, 3 * e * outer);
   const double whole = e * static_cast<double>(context.tokens()) * h;
   if (context.split.tp > 1) {
     if (context.split.sequence_parallel) {

@@ -29,8 +29,8 @@ void AddExperts(OpList& list, const MlpSpec& mlp, const MoeSpec& moe, ItemOps* i
   const double wire = e * moved;
   // Permute before dispatch and sort by expert after it; the reverse at the end.
   for (int pass = 0; pass < 2; ++pass) {
-    list.AddPointwise(Phase::kForward, 4 * e * moved, 3);
-    list.AddPointwise(Phase::kBackwardInput, 4 * e * moved, 3);
+    list.AddPointwise(Phase::kForward, 2 * e * moved, 2);
+    list.AddPointwise(Phase::kBackwardInput, 2 * e * moved, 2);
     if (split.ep > 1) {
       list.AddCollective(Phase::kForward, cost::CollectiveKind::kAllToAll, wire, Group::kExpert,
                          false);

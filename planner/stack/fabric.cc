@@ -50,6 +50,7 @@ Result<Fabric> FabricOf(const topologies::Cluster& cluster) {
                         cluster.Group(std::vector<int>{first, other}));
     fabric.network_share = across.network_share;
     fabric.network_latency = across.network_latency;
+    fabric.network = cost::FabricOf(cluster.spec().fabric.name);
   }
   return fabric;
 }
@@ -68,6 +69,7 @@ cost::PathFacts PathOf(const Fabric& fabric, int64_t size, int64_t stride) {
   if (path.hosts > 1) {
     path.network_bandwidth = fabric.network_share * static_cast<double>(near);
     path.network_latency = fabric.network_latency;
+    path.fabric = fabric.network;
   }
   path.in_switch_reduction = fabric.in_switch_reduction && path.hosts == 1;
   return path;

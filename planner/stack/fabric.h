@@ -20,6 +20,7 @@ struct Fabric {
   Seconds local_latency;
   BytesPerSecond network_share;  ///< each way of one GPU when all of a host talk; 0: no network
   Seconds network_latency;
+  cost::Fabric network = cost::Fabric::kUsual;  ///< kind of the network
   BytesPerSecond host_bandwidth;  ///< each way between a GPU and host memory; 0: unknown
   bool in_switch_reduction = false;
 };

@@ -31,8 +31,8 @@ Widths WidthsOf(const AttentionSpec& a, int64_t tp) {
 void AddNorm(OpList& list, double width, double tokens) {
   const ItemContext& c = list.context();
   const double e = c.element_bytes();
-  list.AddPointwise(Phase::kForward, 2 * e * tokens * width);
-  list.AddPointwise(Phase::kBackwardInput, 3 * e * tokens * width);
+  list.AddNormPass(Phase::kForward, 2 * e * tokens * width);
+  list.AddNormPass(Phase::kBackwardInput, 3 * e * tokens * width);
   list.AddPointwise(Phase::kBackwardWeight, 2 * e * width, 1);  // sums of partial results
   list.Save(e * tokens * width);
   list.AddParameters(c.module.norm == NormKind::kLayerNorm ? 2 * width : width);
@@ -47,7 +47,7 @@ void EnterTensorRegion(OpList& list) {
   const bool hides = c.stack.lowering.hides_tensor_gradients;
   if (c.split.sequence_parallel) {
     list.AddCollective(Phase::kForward, cost::CollectiveKind::kAllGather, bytes, Group::kTensor,
-                       false);
+                       c.stack.lowering.overlaps_tensor_exchange);
     list.AddCollective(Phase::kBackwardInput, cost::CollectiveKind::kAllGather, bytes,
                        Group::kTensor, hides);
     list.AddCollective(Phase::kBackwardWeight, cost::CollectiveKind::kReduceScatter, bytes,

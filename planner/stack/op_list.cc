@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 namespace meshwright::planner::stack {
 
@@ -29,8 +30,9 @@ cost::Precision PrecisionOf(LinearFormat format) {
       return cost::Precision::kFp16;
     case LinearFormat::kFp8:
     case LinearFormat::kMxFp8:
-    case LinearFormat::kNvFp4:
       return cost::Precision::kFp8;
+    case LinearFormat::kNvFp4:
+      return cost::Precision::kFp4;
     case LinearFormat::kBf16:
       return cost::Precision::kBf16;
   }
@@ -98,6 +100,7 @@ void OpList::AddLinear(const Linear& linear) {
   if (casts) AddCast(Phase::kBackwardInput, y);
   AddProduct(Phase::kBackwardInput, linear.m, linear.k, linear.n, linear.batch, low);
   AddProduct(Phase::kBackwardWeight, linear.n, linear.k, linear.m, linear.batch, low);
+  item_.ops.back().work.accumulate = context_.stack.lowering.fused_weight_accumulation;
   if (!context_.stack.lowering.fused_weight_accumulation) {
     // The product writes 16 bits; a kernel adds them to the accumulated gradient.
     AddPointwise(Phase::kBackwardWeight,
@@ -112,6 +115,17 @@ void OpList::AddPointwise(Phase phase, double bytes, int launches, bool core) {
   op.core = core;
   op.launches = launches;
   op.work.read = Rounded(bytes);
+}
+
+void OpList::AddNormPass(Phase phase, double bytes) {
+  AddPointwise(phase, bytes);
+  const StackLowering& lowering = context_.stack.lowering;
+  const char* kernels = lowering.library_norms    ? "torch"
+                        : lowering.compiled_norms ? "torch_compile"
+                                                  : "cudnn";
+  // Profiles know RMS norms by library; a layer norm passes over the same bytes.
+  item_.ops.back().work.kernel =
+      std::string(phase == Phase::kForward ? "norm" : "norm_grad") + ".rms_norm@" + kernels;
 }
 
 void OpList::AddScores(Phase phase, double bytes) {

@@ -25,6 +25,8 @@ class OpList {
   void AddLinear(const Linear& linear);
   /// A kernel bounded by memory: bytes read and written together.
   void AddPointwise(Phase phase, double bytes, int launches = 1, bool core = false);
+  /// A pass of a norm over `bytes`, by the kernels of the stack.
+  void AddNormPass(Phase phase, double bytes);
   /// Softmax or dropout of attention scores: bytes read and written.
   void AddScores(Phase phase, double bytes);
   /// A product without weights (attention scores), in bf16.

@@ -19,8 +19,10 @@ bool StagesShareDomain(const Split& split, const Fabric& fabric) {
   return span <= fabric.domain_gpus;
 }
 
+/// Parameters are gathered for every pass. In a pipeline they stay gathered for the step, as FSDP2
+/// does there: what is sharded then is the master copy, as under kZero2.
 bool SharesParameters(const Split& split) {
-  return split.sharding == ShardingLevel::kZero3;
+  return split.sharding == ShardingLevel::kZero3 && split.pp == 1;
 }
 
 }  // namespace
@@ -75,8 +77,11 @@ double StackStageCosts::OpTime(const StackOp& op) const {
   switch (op.work.kind) {
     case cost::WorkKind::kGemm:
       return time * f.gemm;
-    case cost::WorkKind::kAttention:
-      return time * f.attention;
+    case cost::WorkKind::kAttention: {
+      const double share = inputs_.profile.gpu->flash_share.value;
+      const bool flash = inputs_.stack.lowering.flash_attention && share > 0;
+      return time * f.attention / (flash ? share : 1.0);
+    }
     default:
       break;
   }
@@ -89,7 +94,9 @@ StackStageCosts::ItemTimes StackStageCosts::TimesOfItem(const Split& split,
   const StackCostFactors& f = inputs_.stack.factors;
   const bool per_op = inputs_.stack.lowering.selective_keeps_products;
   ItemTimes t;
-  double hidden_forward = 0, hidden_backward = 0, attention_forward = 0, attention_backward = 0;
+  // Collectives that may be hidden, and the compute that may hide them.
+  double tensor_forward = 0, tensor_backward = 0, ring_forward = 0, ring_backward = 0;
+  double products_forward = 0, products_backward = 0, attention_forward = 0, attention_backward = 0;
   for (const StackOp& op : item.ops) {
     const bool forward = op.phase == Phase::kForward;
     if (op.work.kind == cost::WorkKind::kCollective) {
@@ -101,7 +108,9 @@ StackStageCosts::ItemTimes StackStageCosts::TimesOfItem(const Split& split,
       (forward ? t.forward_skew_s : t.backward_skew_s) += f.collective_skew_s * std::log2(ranks);
       if (forward) t.forward_collective_s += time;
       if (op.hidden) {
-        (forward ? hidden_forward : hidden_backward) += time;
+        const bool ring = op.group == Group::kContext;
+        (forward ? (ring ? ring_forward : tensor_forward)
+                 : (ring ? ring_backward : tensor_backward)) += time;
       } else {
         (forward ? t.forward_exposed_s : t.backward_exposed_s) += time;
       }
@@ -113,8 +122,11 @@ StackStageCosts::ItemTimes StackStageCosts::TimesOfItem(const Split& split,
     (forward ? t.forward_device_s : t.backward_device_s) += time;
     (forward ? t.forward_host_s : t.backward_host_s) += host;
     if (op.phase == Phase::kBackwardWeight) t.weight_s += time;
-    const bool attention = op.core && op.work.kind != cost::WorkKind::kMemory;
-    if (attention) (forward ? attention_forward : attention_backward) += time;
+    if (op.work.kind == cost::WorkKind::kGemm && !op.core) {
+      (forward ? products_forward : products_backward) += time;
+    } else if (op.core && op.work.kind != cost::WorkKind::kMemory) {
+      (forward ? attention_forward : attention_backward) += time;
+    }
     // What selective recomputation runs again: the core, or every other product and all pointwise.
     const bool again = per_op ? forward && !op.core : op.core;
     if (forward && again) {
@@ -123,10 +135,12 @@ StackStageCosts::ItemTimes StackStageCosts::TimesOfItem(const Split& split,
       t.core_host_s += share * op.launches * f.launch_forward_s;
     }
   }
-  const bool ring = split.cp > 1;
-  t.forward_exposed_s += Exposed(hidden_forward, ring ? attention_forward : 0.0, f.hidden_share);
+  const bool chunked = inputs_.stack.lowering.overlaps_tensor_exchange;
+  t.forward_exposed_s += Exposed(ring_forward, attention_forward, f.hidden_share) +
+                         Exposed(tensor_forward, products_forward, f.hidden_share);
   t.backward_exposed_s +=
-      Exposed(hidden_backward, t.weight_s + (ring ? attention_backward : 0.0), f.hidden_share);
+      Exposed(ring_backward, attention_backward, f.hidden_share) +
+      Exposed(tensor_backward, chunked ? products_backward : t.weight_s, f.hidden_share);
   return t;
 }
 
@@ -357,8 +371,14 @@ StageMemory StackStageCosts::Memory(const Split& split, const StageSums& sums, d
   };
   StageMemory m;
   m.parameters = held(state.weights, split.sharding == ShardingLevel::kZero3);
+  if (split.sharding == ShardingLevel::kZero3 && split.pp > 1) {
+    m.parameters += held(state.gathered, false);
+  }
   m.gradients =
-      inputs_.frozen ? 0.0 : held(state.gradients, split.sharding >= ShardingLevel::kZero2);
+      inputs_.frozen
+          ? 0.0
+          : held(state.gradients, split.sharding >= ShardingLevel::kZero2 &&
+                                      (split.pp == 1 || split.sharding == ShardingLevel::kZero2));
   m.optimizer =
       inputs_.frozen ? 0.0 : held(state.optimizer, split.sharding >= ShardingLevel::kZero1);
   m.activations = sums.saved_bytes * in_flight;

@@ -20,10 +20,16 @@ namespace meshwright::planner::stack {
 /// What the stack's kernels and passes are. Every member is a field of the file.
 struct StackLowering {
   bool fused_attention =
-      true;              ///< one kernel that never writes the scores; else products and softmax
-  bool dropout = false;  ///< kernels and masks of attention and residual dropout run
+      true;  ///< one kernel that never writes the scores; else products and softmax
+  bool flash_attention = false;  ///< FlashAttention 2 instead of the device's best kernel
+  bool library_norms =
+      false;  ///< eager norms of PyTorch: their backward reaches a third of the bandwidth
+  bool compiled_norms = false;  ///< norms of torch.compile
+  bool dropout = false;         ///< kernels and masks of attention and residual dropout run
   bool fused_weight_accumulation = true;  ///< weight gradients accumulate inside the product
   bool hides_tensor_gradients = true;     ///< reductions of input gradients behind weight gradients
+  bool overlaps_tensor_exchange = false;  ///< gathers and scatters of sequence parallelism in
+                                          ///< chunks behind the products beside them
   bool hides_gradient_reduction = true;   ///< data-parallel reduction behind the last backward pass
   bool hides_parameter_gather = true;     ///< gather of updated parameters behind forward
   bool hides_messages = true;  ///< pipeline messages of interleaved schedules behind compute
@@ -104,7 +110,8 @@ template <typename Section>
 struct NumberField {
   const char* name;  ///< with its unit: "_s", "_bytes", "_per_..."; ratios have none
   double Section::*member;
-  double low, high;  ///< allowed, both ends included
+  double low, high;     ///< allowed, both ends included
+  double least_fitted;  ///< fits stay above: nothing runs faster in training than alone
 };
 const std::vector<NumberField<StackCostFactors>>& FactorFields();
 const std::vector<NumberField<StackState>>& StateFields();

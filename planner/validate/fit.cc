@@ -216,7 +216,8 @@ Result<FitResult> FitStack(const stack::StackSpec& start, CaseMaker& maker,
   for (const FitRow& row : fit_rows) problem.weights.push_back(row.weight);
   for (const Field* field : fields) {
     problem.origin.push_back(std::log(std::max(start.factors.*field->member, kLeast)));
-    problem.low.push_back(std::log(std::max(field->low, kLeast)));
+    const double low = options.below_alone ? field->low : field->least_fitted;
+    problem.low.push_back(std::log(std::max(low, kLeast)));
     problem.high.push_back(std::log(field->high));
   }
   // Several starts: where host time or a hidden collective binds, the loss has corners.

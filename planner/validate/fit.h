@@ -14,6 +14,9 @@ struct FitOptions {
   int64_t evaluations = 6000;        ///< of all rows, at most
   /// Pull towards the start: an error of 1 % costs as much as moving a factor by exp(0.01 / pull).
   double pull = 0.01;
+  /// Ratios below 1 too: what is fitted then is the device profile, whose rates are the stack's
+  /// divided by them.
+  bool below_alone = false;
 };
 
 struct FitResult {

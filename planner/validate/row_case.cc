@@ -197,7 +197,7 @@ std::string GuessStack(const MeasuredRow& row) {
   return !year.empty() && year < "2023" ? "megatron-2022" : "megatron";
 }
 
-Status ReadAxes(const MeasuredRow& row, const ModuleSpec& module, Split* split,
+Status ReadAxes(const MeasuredRow& row, const ModuleSpec& module, bool local_batch, Split* split,
                 std::vector<std::string>* assumptions) {
   const auto axis = [&](const char* column, int64_t* value) -> Status {
     MW_ASSIGN_OR_RETURN(const std::optional<int64_t> cell, row.Count(column));
@@ -245,6 +245,11 @@ Status ReadAxes(const MeasuredRow& row, const ModuleSpec& module, Split* split,
         fmt::format("dp = {} (the row's {} leaves expert ranks out)", split->dp, *dp));
   }
   split->micro_batch = *micro;
+  if (local_batch && split->pp > 1) {
+    split->micro_batch = std::max<int64_t>(*micro / split->pp, 1);
+    assumptions->push_back(
+        fmt::format("micro-batches of {}: the local batch cut in pp parts", split->micro_batch));
+  }
   const int64_t per_step = split->micro_batch * split->dp;
   if (global_batch % per_step != 0) {
     return Unsupported(fmt::format("global_batch = {} is not a multiple of micro_batch x dp = {}",
@@ -291,7 +296,8 @@ Result<RowCase> CaseMaker::Make(const MeasuredRow& original) {
     return Unsupported(fmt::format("seq: found {}; allowed: at most {}", *sequence, kMostTokens));
   }
   out.inputs.sequence = *sequence;
-  MW_RETURN_IF_ERROR(ReadAxes(row, out.inputs.module, &out.split, &out.assumptions));
+  MW_RETURN_IF_ERROR(
+      ReadAxes(row, out.inputs.module, facts.local_batch, &out.split, &out.assumptions));
 
   const std::string gpu = Lower(row.Text("gpu"));
   const GpuName* known = nullptr;

@@ -22,6 +22,8 @@ struct SourceFacts {
   std::map<std::string, std::string> cells;  ///< for blank cells, by column
   double network_gbit_per_gpu = 0;           ///< 0: that of the shipped cluster
   std::string profile;                       ///< empty: that of the GPU's name
+  /// micro_batch holds what a data-parallel rank takes in a step; pipelines cut it in pp parts.
+  bool local_batch = false;
   std::string why;
 };
 

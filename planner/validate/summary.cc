@@ -79,8 +79,12 @@ double Correlation(const std::vector<double>& a, const std::vector<double>& b) {
 
 }  // namespace
 
-bool IsHeldOut(const std::string& source, const std::string& group) {
-  return (Hasher().Add(source).Add(group).value() >> 32 & 1U) != 0;
+bool IsHeldOut(const std::string& source, const std::string& model) {
+  return (Hasher().Add(source).Add(model).value() >> 4 & 1U) != 0;
+}
+
+std::string ModelGroupOf(const MeasuredRow& row) {
+  return fmt::format("{} L{} h{}", row.Text("model"), row.Text("layers"), row.Text("hidden"));
 }
 
 std::string GroupOf(const MeasuredRow& row) {
@@ -94,7 +98,7 @@ Result<RowResult> PredictRow(CaseMaker& maker, const MeasuredRow& row) {
   result.id = row.id;
   result.source = row.Source();
   result.group = GroupOf(row);
-  result.held_out = IsHeldOut(result.source, result.group);
+  result.held_out = IsHeldOut(result.source, ModelGroupOf(row));
   MW_ASSIGN_OR_RETURN(result.measured_step_s, row.Number("measured_step_s"));
   MW_ASSIGN_OR_RETURN(result.measured_peak_gib, row.Number("measured_peak_mem_gib"));
   for (const std::optional<double>* value : {&result.measured_step_s, &result.measured_peak_gib}) {

@@ -28,6 +28,9 @@ struct RowResult {
 /// "model L.. h.. s.. b.. on GPUs": what rows share among which a planner would choose.
 std::string GroupOf(const MeasuredRow& row);
 
+/// "model L.. h..": what is hidden from fits, or not, as a whole.
+std::string ModelGroupOf(const MeasuredRow& row);
+
 /// Predicts a row. A cell that cannot be read is an error; a row that does not say enough is a
 /// result with a reason.
 Result<RowResult> PredictRow(CaseMaker& maker, const MeasuredRow& row);
@@ -54,7 +57,8 @@ struct ChoiceSummary {
 };
 ChoiceSummary SummarizeChoice(const std::string& name, const std::vector<const RowResult*>& rows);
 
-/// Whether a group's rows are hidden from fits: by bit 32 of FNV-1a over source and group.
-bool IsHeldOut(const std::string& source, const std::string& group);
+/// Whether the rows of a model (ModelGroupOf) of a source are hidden from fits: by bit 4 of FNV-1a
+/// over both, the bit that cuts the published sources into halves most evenly.
+bool IsHeldOut(const std::string& source, const std::string& model);
 
 }  // namespace meshwright::planner::validate
