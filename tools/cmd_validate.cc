@@ -22,8 +22,8 @@ using planner::validate::MeasuredRow;
 using planner::validate::RowResult;
 
 struct ValidateArguments {
-  std::string rows, stack, profile, by = "source", fit, output;
-  bool show_rows = false, all_rows = false, below_alone = false;
+  std::string rows, stack, profile, by = "source", fit, output, page;
+  bool complete = false, show_rows = false, all_rows = false, below_alone = false;
 };
 
 constexpr const char* kHeader =
@@ -117,6 +117,47 @@ void ShowRows(const std::vector<RowResult>& results, Output& output) {
                NumberText(*row.predicted_peak_gib)});
   }
   output.Text(HeadingText("rows", output.style()) + table.ToText(output.style()));
+}
+
+/// A table of Markdown from rows of cells.
+std::string Markdown(const std::vector<std::vector<std::string>>& rows) {
+  std::string text;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (const std::string& cell : rows[r]) text += "| " + cell + " ";
+    text += "|\n";
+    if (r > 0) continue;
+    for (size_t c = 0; c < rows[r].size(); ++c) text += "| --- ";
+    text += "|\n";
+  }
+  return text;
+}
+
+/// The page of cost_models/validation: what is off by how much, by source and half.
+std::string PageText(const Groups& groups, const std::string& rows) {
+  std::vector<std::vector<std::string>> steps = {
+      {"source", "rows", "MAPE", "median", "p90", "max", "bias", "worst row"}};
+  std::vector<std::vector<std::string>> choice = {
+      {"source", "groups", "mean regret", "max regret", "Spearman"}};
+  for (const auto& [name, members] : groups.by_name) {
+    const ErrorSummary step = SummarizeSteps(name, members);
+    if (step.predicted > 0) steps.push_back(ErrorCells(step));
+    const ChoiceSummary chosen = SummarizeChoice(name, members);
+    if (chosen.groups > 0) {
+      choice.push_back({name, std::to_string(chosen.groups), PercentText(chosen.mean_regret),
+                        PercentText(chosen.max_regret),
+                        fmt::format("{:.2f}", chosen.mean_spearman)});
+    }
+  }
+  return "# Predictions of published training steps\n\nMade by `meshwright validate --rows " +
+         rows +
+         " --by half --complete --page FILE`. Models of a source are fitted or held out whole, by "
+         "a "
+         "hash of their name.\n\n" +
+         Markdown(steps) +
+         "\nChoice among the measured rows of one model, batch and number of GPUs (three rows or "
+         "more): how much slower than the fastest measured row the row is that is predicted "
+         "fastest, and the rank correlation.\n\n" +
+         Markdown(choice);
 }
 
 void ShowSummaries(const Groups& groups, Output& output) {
@@ -228,13 +269,16 @@ Status Validate(const ValidateArguments& a, Output& output) {
   planner::validate::CaseMaker maker(std::move(facts), {a.stack, a.profile});
   std::vector<RowResult> results;
   for (const MeasuredRow& row : rows) {
+    if (a.complete && row.Text("step_complete") != "1") continue;
     MW_ASSIGN_OR_RETURN(RowResult result, PredictRow(maker, row));
     document["rows"].push_back(RowJson(result));
     results.push_back(std::move(result));
   }
   ShowAssumptions(results, output);
   if (a.show_rows) ShowRows(results, output);
-  ShowSummaries(GroupRows(results, a.by), output);
+  const Groups groups = GroupRows(results, a.by);
+  ShowSummaries(groups, output);
+  if (!a.page.empty()) MW_RETURN_IF_ERROR(WriteFileAtomically(a.page, PageText(groups, a.rows)));
   ShowUnpredicted(results, output);
   return Status::Ok();
 }
@@ -261,6 +305,9 @@ Command ValidateCommand() {
                          "with --fit: ratios below 1 too, to correct a device profile");
             options.Text("-o,--output", &arguments->output, "FILE",
                          "with --fit: the stack so made");
+            options.Flag("--complete", &arguments->complete,
+                         "only rows whose column step_complete is 1");
+            options.Text("--page", &arguments->page, "FILE", "the summaries as a page (Markdown)");
             options.Flag("--each", &arguments->show_rows, "show every row");
           },
           [arguments](Output& output) { return Validate(*arguments, output); }};

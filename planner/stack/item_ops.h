@@ -30,6 +30,7 @@ struct StackOp {
   bool pointwise = false;  ///< neither product nor attention nor collective
   bool cast = false;       ///< quantises an operand
   int launches = 1;
+  double result_bytes = 0.0;  ///< attention: its result with the statistics of the softmax
 };
 
 struct ItemOps {

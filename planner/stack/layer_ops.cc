@@ -162,6 +162,8 @@ void AddFusedCore(OpList& list, const AttentionSpec& a, const Widths& w) {
   const double traffic = e * tokens * (w.q + w.k + w.v + static_cast<double>(w.heads * w.v_dim));
   const int64_t keys = a.window > 0 ? std::min(a.window, c.sequence) : c.sequence;
   list.AddAttention(Phase::kForward, forward, w.qk_dim, keys, a.causal, traffic);
+  list.ops().back().result_bytes = e * tokens * static_cast<double>(w.heads * w.v_dim) +
+                                   4 * tokens * static_cast<double>(w.heads);
   list.AddAttention(Phase::kBackwardInput, backward, w.qk_dim, keys, a.causal, 2 * traffic);
   const double statistics = 4 * tokens * static_cast<double>(w.heads);
   list.Save(statistics);
@@ -235,6 +237,26 @@ void AddDenseMlp(OpList& list, const MlpSpec& mlp, int64_t ffn) {
 
 }  // namespace internal
 
+namespace {
+
+/// What per-operator checkpointing keeps beside the layer's input: the results of every other
+/// product and of attention.
+double HalfOfProducts(const ItemContext& context, const ItemOps& item) {
+  double bytes = 0;
+  for (const StackOp& op : item.ops) {
+    if (op.phase != Phase::kForward) continue;
+    if (op.work.kind == cost::WorkKind::kGemm && !op.core) {
+      bytes += 0.5 * context.element_bytes() * static_cast<double>(op.work.m * op.work.n) *
+               static_cast<double>(op.work.batch);
+    } else if (op.work.kind == cost::WorkKind::kAttention) {
+      bytes += op.result_bytes;
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
 ItemOps LayerOps(const ItemContext& context, const LayerSpec& layer) {
   ItemOps item;
   internal::OpList list(context, &item);
@@ -254,6 +276,10 @@ ItemOps LayerOps(const ItemContext& context, const LayerSpec& layer) {
   internal::AddResidual(list, layer.mlp.bias);
   // Full recomputation keeps the layer's input alone.
   item.saved[static_cast<size_t>(LayerMode::kFull)] = context.element_bytes() * outer * h;
+  if (context.stack.lowering.selective_keeps_products) {
+    item.saved[static_cast<size_t>(LayerMode::kSelective)] =
+        item.saved[static_cast<size_t>(LayerMode::kFull)] + HalfOfProducts(context, item);
+  }
   return item;
 }
 
