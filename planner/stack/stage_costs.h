@@ -84,6 +84,14 @@ class StageCosts {
   /// Depends on tp, cp, ep, expert_tp, sequence_parallel, micro_batch, format, order, pp > 1 and,
   /// under kZero3, on dp: with equal values the same table comes back. The reference stays valid.
   virtual const ItemTable& Items(const Split& split) = 0;
+  /// Lower bound of tables, for cutting many splits at once: no number in it is above the same
+  /// number of Items for any split with the same tp, cp, ep, expert_tp, sequence_parallel,
+  /// micro_batch and format, and parameters are equal. Null: none is known, every table is priced.
+  /// The table stays valid.
+  virtual const ItemTable* LeastItems(const Split& split) {
+    static_cast<void>(split);
+    return nullptr;
+  }
   /// e: gradient reduction, norm, optimizer, parameter gather that nothing hides, seconds. Rises
   /// with parameters; does not rise with the pass times that may hide it.
   virtual double EndOfStep(const Split& split, const StageSums& sums) = 0;

@@ -1,0 +1,408 @@
+#include "planner/space/stage_options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace meshwright::planner::space {
+namespace {
+
+using stack::ItemCost;
+using stack::kLayerModes;
+using stack::ModeCounts;
+using stack::Schedule;
+using stack::StageContent;
+using stack::StageSums;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+/// Rounding of sums of a few hundred doubles stays far below this share.
+constexpr double kRounding = 1e-9;
+/// Most alternatives looked at for one stage; what is left out is reported as slack.
+constexpr int64_t kMostNodes = 20000;
+
+double D(int64_t value) {
+  return static_cast<double>(value);
+}
+
+double PassesOf(const ItemCost& cost) {
+  return cost.forward_s + cost.backward_s;
+}
+
+class OptionFinder {
+ public:
+  OptionFinder(const StagePlace& place, const std::vector<int64_t>& layers, double most_y)
+      : place_(place), layers_(layers), most_y_(most_y), m_(D(place.split->micro_batches)) {
+    content_.embedding = place.embedding;
+    content_.head = place.head;
+    content_.kinds.resize(layers.size());
+    base_.resize(layers.size());
+    for (size_t kind = 0; kind < layers.size(); ++kind) base_[kind] = FastestMode(kind, kInfinity);
+  }
+
+  StageOptionList Find() {
+    SetAll(base_);
+    sums_ = stack::SumOf(content_, *place_.table);
+    const double least_t = TimesOfSums().t;
+    if (Fits()) {
+      fastest_t_ = least_t;
+      fastest_ = content_.kinds;
+    } else {
+      FastestThatFits();
+    }
+    if (fastest_.empty()) return std::move(list_);  // nothing fits
+    content_.kinds = fastest_;
+    sums_ = stack::SumOf(content_, *place_.table);
+    Keep();
+    Alternatives();
+    std::erase_if(list_.options, [&](const StageOption& o) { return o.y > most_y_; });
+    std::sort(list_.options.begin(), list_.options.end(),
+              [](const StageOption& a, const StageOption& b) { return a.z < b.z; });
+    return std::move(list_);
+  }
+
+  double LeastMemory(std::vector<ModeCounts>& kinds) {
+    double least = kInfinity;
+    for (const double cap : Caps()) {
+      std::vector<size_t> modes(layers_.size(), kLayerModes);
+      bool possible = true;
+      for (size_t kind = 0; kind < layers_.size(); ++kind) {
+        if (layers_[kind] == 0) continue;
+        for (size_t mode = 0; mode < kLayerModes; ++mode) {
+          if (!Allowed(kind, mode, cap)) continue;
+          if (modes[kind] == kLayerModes ||
+              Cost(kind, mode).saved_bytes < Cost(kind, modes[kind]).saved_bytes) {
+            modes[kind] = mode;
+          }
+        }
+        possible = possible && modes[kind] < kLayerModes;
+      }
+      if (!possible) continue;
+      SetAll(modes);
+      sums_ = stack::SumOf(content_, *place_.table);
+      const double bytes = place_.costs->Memory(*place_.split, sums_, place_.in_flight).total();
+      if (bytes < least) {
+        least = bytes;
+        kinds = content_.kinds;
+      }
+    }
+    return least;
+  }
+
+ private:
+  struct Upgrade {
+    size_t kind = 0, mode = 0;
+    double time = 0.0;   ///< more than the base mode, seconds
+    double bytes = 0.0;  ///< saved less than by the base mode
+  };
+
+  const ItemCost& Cost(size_t kind, size_t mode) const { return place_.table->layers[kind][mode]; }
+  bool Allowed(size_t kind, size_t mode, double cap) const {
+    return place_.modes[mode] && Cost(kind, mode).transient_bytes <= cap;
+  }
+
+  /// kLayerModes when no mode stays within the cap.
+  size_t FastestMode(size_t kind, double cap) const {
+    size_t best = kLayerModes;
+    for (size_t mode = 0; mode < kLayerModes; ++mode) {
+      if (!Allowed(kind, mode, cap)) continue;
+      if (best == kLayerModes) {
+        best = mode;
+        continue;
+      }
+      const double a = PassesOf(Cost(kind, mode)), b = PassesOf(Cost(kind, best));
+      if (a < b || (a == b && Cost(kind, mode).saved_bytes < Cost(kind, best).saved_bytes)) {
+        best = mode;
+      }
+    }
+    return best;
+  }
+
+  void SetAll(const std::vector<size_t>& modes) {
+    for (size_t kind = 0; kind < layers_.size(); ++kind) {
+      content_.kinds[kind] = {};
+      if (layers_[kind] > 0) content_.kinds[kind].layers[modes[kind]] = layers_[kind];
+    }
+  }
+
+  stack::StageTimes TimesOfSums() const {
+    return stack::TimesOf(*place_.split, *place_.table, sums_);
+  }
+  bool Fits() {
+    return place_.costs->Memory(*place_.split, sums_, place_.in_flight).total() <=
+           place_.memory_bytes;
+  }
+
+  /// Keeps the content of sums_ (which fits) unless it is useless.
+  void Keep() {
+    const stack::StageTimes times = TimesOfSums();
+    const double y = m_ * times.t - times.z + place_.costs->EndOfStep(*place_.split, sums_);
+    if (Useless(times.z, times.z + y)) return;
+    std::erase_if(list_.options,
+                  [&](const StageOption& o) { return times.z <= o.z && times.z + y <= o.z + o.y; });
+    list_.options.push_back({times.z, y, content_.kinds});
+  }
+  bool Useless(double z, double z_and_y) const {
+    return std::any_of(list_.options.begin(), list_.options.end(),
+                       [&](const StageOption& o) { return o.z <= z && o.z + o.y <= z_and_y; });
+  }
+
+  /// Distinct working sets: a content's transient bytes are one of them.
+  std::vector<double> Caps() const {
+    double floor = 0.0;
+    if (place_.embedding) floor = std::max(floor, place_.table->embedding.transient_bytes);
+    if (place_.head) floor = std::max(floor, place_.table->head.transient_bytes);
+    std::vector<double> caps = {floor};
+    for (size_t kind = 0; kind < layers_.size(); ++kind) {
+      if (layers_[kind] == 0) continue;
+      for (size_t mode = 0; mode < kLayerModes; ++mode) {
+        if (place_.modes[mode]) caps.push_back(std::max(floor, Cost(kind, mode).transient_bytes));
+      }
+    }
+    std::sort(caps.begin(), caps.end(), std::greater<>());
+    caps.erase(std::unique(caps.begin(), caps.end()), caps.end());
+    return caps;
+  }
+
+  /// The least t among contents that fit: covering knapsack, one for each working set.
+  void FastestThatFits() {
+    for (const double cap : Caps()) {
+      std::vector<size_t> base(layers_.size(), kLayerModes);
+      bool possible = true;
+      for (size_t kind = 0; kind < layers_.size(); ++kind) {
+        if (layers_[kind] == 0) continue;
+        base[kind] = FastestMode(kind, cap);
+        possible = possible && base[kind] < kLayerModes;
+      }
+      if (!possible) continue;
+      SetAll(base);
+      sums_ = stack::SumOf(content_, *place_.table);
+      base_t_ = TimesOfSums().t;
+      sums_.transient_bytes = cap;
+      double missing = 0.0;
+      if (!Fits()) {
+        const double all = sums_.saved_bytes;
+        const double budget = SavedBudget(all);
+        if (budget < 0) continue;
+        missing = all - budget;
+      }
+      MakeUpgrades(base, cap);
+      left_ = layers_;
+      Cover(0, missing, 0.0);
+    }
+  }
+
+  /// Saved bytes from which on sums_ do not fit, rounded up; negative when nothing fits.
+  double SavedBudget(double all) {
+    double low = 0.0, high = all;
+    const auto memory = [&](double saved) {
+      sums_.saved_bytes = saved;
+      return place_.costs->Memory(*place_.split, sums_, place_.in_flight).total();
+    };
+    const double at_low = memory(low), at_high = memory(high);
+    if (at_low > place_.memory_bytes) return -1.0;
+    // Memory mostly rises evenly: try where the straight line meets the limit.
+    const double guess = low + (place_.memory_bytes - at_low) / (at_high - at_low) * (high - low);
+    const double margin = kRounding * all;
+    if (guess - margin > low && memory(guess - margin) <= place_.memory_bytes) low = guess - margin;
+    if (guess + margin < high && memory(guess + margin) > place_.memory_bytes) {
+      high = guess + margin;
+    }
+    while (high - low > 2 * margin) {
+      const double middle = low + (high - low) / 2;
+      (memory(middle) <= place_.memory_bytes ? low : high) = middle;
+    }
+    return high;
+  }
+
+  void MakeUpgrades(const std::vector<size_t>& base, double cap) {
+    upgrades_.clear();
+    for (size_t kind = 0; kind < layers_.size(); ++kind) {
+      if (layers_[kind] == 0) continue;
+      for (size_t mode = 0; mode < kLayerModes; ++mode) {
+        if (mode == base[kind] || !Allowed(kind, mode, cap)) continue;
+        const ItemCost& from = Cost(kind, base[kind]);
+        const ItemCost& to = Cost(kind, mode);
+        if (to.saved_bytes >= from.saved_bytes) continue;
+        upgrades_.push_back(
+            {kind, mode, PassesOf(to) - PassesOf(from), from.saved_bytes - to.saved_bytes});
+      }
+    }
+    std::sort(upgrades_.begin(), upgrades_.end(), [](const Upgrade& a, const Upgrade& b) {
+      const double x = a.time * b.bytes, y = b.time * a.bytes;
+      return x != y ? x < y : std::pair(a.kind, a.mode) < std::pair(b.kind, b.mode);
+    });
+    cap_base_ = base;
+  }
+
+  void Cover(size_t next, double missing, double time) {
+    if (base_t_ + time >= fastest_t_) return;
+    if (missing <= 0 && TryCover()) return;
+    if (next == upgrades_.size()) return;
+    const Upgrade& u = upgrades_[next];
+    // The upgrades are by price for a byte, so what is missing costs at least this one's price.
+    if (base_t_ + time + std::max(0.0, missing) * u.time / u.bytes * (1 - kRounding) >=
+        fastest_t_) {
+      return;
+    }
+    const int64_t enough = static_cast<int64_t>(
+        std::min(D(left_[u.kind]), std::ceil(std::max(0.0, missing) / u.bytes) + 1));
+    ModeCounts& counts = content_.kinds[u.kind];
+    for (int64_t k = enough; k >= 0; --k) {
+      counts.layers[u.mode] += k;
+      counts.layers[cap_base_[u.kind]] -= k;
+      left_[u.kind] -= k;
+      Cover(next + 1, missing - D(k) * u.bytes, time + D(k) * u.time);
+      left_[u.kind] += k;
+      counts.layers[u.mode] -= k;
+      counts.layers[cap_base_[u.kind]] += k;
+    }
+  }
+
+  bool TryCover() {
+    sums_ = stack::SumOf(content_, *place_.table);
+    if (!Fits()) return false;
+    const double t = TimesOfSums().t;
+    if (t < fastest_t_) {
+      fastest_t_ = t;
+      fastest_ = content_.kinds;
+    }
+    return true;
+  }
+
+  /// Longer passes that hide more of the end of the step, or (ZB-H1) leave less to the fill.
+  void Alternatives() {
+    bool weights_differ = false;
+    StageSums slow = stack::SumOf(content_, *place_.table);
+    for (size_t kind = 0; kind < layers_.size(); ++kind) {
+      if (layers_[kind] == 0) continue;
+      ItemCost most;
+      double least_weight = kInfinity;
+      for (size_t mode = 0; mode < kLayerModes; ++mode) {
+        if (!place_.modes[mode]) continue;
+        const ItemCost& cost = Cost(kind, mode);
+        most.forward_s = std::max(most.forward_s, cost.forward_s);
+        most.backward_s = std::max(most.backward_s, cost.backward_s);
+        most.weight_s = std::max(most.weight_s, cost.weight_s);
+        least_weight = std::min(least_weight, cost.weight_s);
+      }
+      weights_differ = weights_differ || least_weight < most.weight_s;
+      slow.forward_s += D(layers_[kind]) * most.forward_s;
+      slow.backward_s += D(layers_[kind]) * most.backward_s;
+      slow.weight_s += D(layers_[kind]) * most.weight_s;
+    }
+    slow.saved_bytes = slow.transient_bytes = 0.0;
+    least_end_ = place_.costs->EndOfStep(*place_.split, slow);
+    const StageOption first = list_.options.front();
+    const bool zero_bubble = place_.split->schedule == Schedule::kZeroBubbleH1;
+    const double first_end = first.z + first.y - m_ * fastest_t_;
+    const double window = first_end - least_end_;
+    const bool fill = zero_bubble && weights_differ;
+    if (!fill && window <= kRounding * first_end) return;
+    for (size_t kind = 0; kind < layers_.size(); ++kind) content_.kinds[kind] = {};
+    StageContent ends = content_;
+    const StageSums fixed = stack::SumOf(ends, *place_.table);
+    nodes_ = 0;
+    double t = 0.0, late = 0.0;
+    LeastRest(t, late);
+    const double exposed = D(place_.split->virtual_stages) * place_.table->exposed_message_s;
+    Enumerate(0, 0, Left(0), fixed.forward_s + fixed.backward_s + exposed + t,
+              fixed.forward_s + fixed.backward_s + exposed - 2 * fixed.weight_s + late);
+    if (nodes_ > kMostNodes) list_.slack_s = fill ? kInfinity : window;
+  }
+
+  int64_t Left(size_t kind) const { return kind < layers_.size() ? layers_[kind] : 0; }
+
+  /// Least passes, and passes less twice the weight part, of all layers.
+  void LeastRest(double& t, double& late) {
+    least_.assign(layers_.size(), {});
+    for (size_t kind = 0; kind < layers_.size(); ++kind) {
+      least_[kind] = {kInfinity, kInfinity};
+      for (size_t mode = 0; mode < kLayerModes; ++mode) {
+        if (!place_.modes[mode]) continue;
+        const ItemCost& cost = Cost(kind, mode);
+        least_[kind].first = std::min(least_[kind].first, PassesOf(cost));
+        least_[kind].second = std::min(least_[kind].second, PassesOf(cost) - 2 * cost.weight_s);
+      }
+      t += D(layers_[kind]) * least_[kind].first;
+      late += D(layers_[kind]) * least_[kind].second;
+    }
+  }
+
+  /// `t` and `late`: of what is chosen, the rest at its least.
+  void Enumerate(size_t kind, size_t mode, int64_t left, double t, double late) {
+    if (++nodes_ > kMostNodes) return;
+    const double shrink = 1 - kRounding;
+    const double z = place_.split->schedule == Schedule::kZeroBubbleH1
+                         ? std::max(0.0, late - kRounding * t)
+                         : t * shrink / D(place_.split->virtual_stages);
+    const double both = (m_ * t + least_end_) * shrink;
+    if (Useless(z, both)) return;
+    if (kind == layers_.size()) {
+      sums_ = stack::SumOf(content_, *place_.table);
+      if (Fits()) Keep();
+      return;
+    }
+    if (mode + 1 == kLayerModes || left == 0) {
+      if (left > 0 && !place_.modes[mode]) return;
+      const ItemCost& cost = Cost(kind, mode);
+      content_.kinds[kind].layers[mode] += left;
+      const double more = D(left) * (PassesOf(cost) - least_[kind].first);
+      const double more_late = D(left) * (PassesOf(cost) - 2 * cost.weight_s - least_[kind].second);
+      Enumerate(kind + 1, 0, Left(kind + 1), t + (left > 0 ? more : 0.0),
+                late + (left > 0 ? more_late : 0.0));
+      content_.kinds[kind].layers[mode] -= left;
+      return;
+    }
+    const ItemCost& cost = Cost(kind, mode);
+    for (int64_t k = place_.modes[mode] ? left : 0; k >= 0; --k) {
+      content_.kinds[kind].layers[mode] = k;
+      Enumerate(kind, mode + 1, left - k, t + D(k) * (PassesOf(cost) - least_[kind].first),
+                late + D(k) * (PassesOf(cost) - 2 * cost.weight_s - least_[kind].second));
+    }
+    content_.kinds[kind].layers[mode] = 0;
+  }
+
+  const StagePlace& place_;
+  const std::vector<int64_t>& layers_;
+  double most_y_ = 0.0;
+  double m_ = 0.0;
+  StageContent content_;
+  StageSums sums_;
+  std::vector<size_t> base_, cap_base_;
+  double base_t_ = 0.0;
+  std::vector<Upgrade> upgrades_;
+  std::vector<int64_t> left_;
+  double fastest_t_ = kInfinity;
+  std::vector<ModeCounts> fastest_;
+  double least_end_ = 0.0;
+  std::vector<std::pair<double, double>> least_;
+  int64_t nodes_ = 0;
+  StageOptionList list_;
+};
+
+}  // namespace
+
+bool PriceOption(const StagePlace& place, StageOption& option) {
+  const StageContent content{option.kinds, place.embedding, place.head};
+  const StageSums sums = stack::SumOf(content, *place.table);
+  if (place.costs->Memory(*place.split, sums, place.in_flight).total() > place.memory_bytes) {
+    return false;
+  }
+  const stack::StageTimes times = stack::TimesOf(*place.split, *place.table, sums);
+  option.z = times.z;
+  option.y = D(place.split->micro_batches) * times.t - times.z +
+             place.costs->EndOfStep(*place.split, sums);
+  return true;
+}
+
+StageOptionList OptionsOf(const StagePlace& place, const std::vector<int64_t>& layers,
+                          double most_y) {
+  return OptionFinder(place, layers, most_y).Find();
+}
+
+double LeastMemoryOf(const StagePlace& place, const std::vector<int64_t>& layers,
+                     std::vector<ModeCounts>& kinds) {
+  return OptionFinder(place, layers, kInfinity).LeastMemory(kinds);
+}
+
+}  // namespace meshwright::planner::space
