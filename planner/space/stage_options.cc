@@ -17,6 +17,7 @@ using stack::StageSums;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Rounding of sums of a few hundred doubles stays far below this share.
 constexpr double kRounding = 1e-9;
+constexpr double kSameSum = 1e-12;
 /// Most alternatives looked at for one stage; what is left out is reported as slack.
 constexpr int64_t kMostNodes = 20000;
 
@@ -272,7 +273,11 @@ class OptionFinder {
   /// Longer passes that hide more of the end of the step, or (ZB-H1) leave less to the fill.
   void Alternatives() {
     bool weights_differ = false;
+    found_ = {PartialOf(sums_)};
+    for (ModeCounts& counts : content_.kinds) counts = {};
     StageSums slow = stack::SumOf(content_, *place_.table);
+    Partial ends = PartialOf(slow);
+    slow.parameters = sums_.parameters;
     for (size_t kind = 0; kind < layers_.size(); ++kind) {
       if (layers_[kind] == 0) continue;
       ItemCost most;
@@ -293,71 +298,107 @@ class OptionFinder {
     slow.saved_bytes = slow.transient_bytes = 0.0;
     least_end_ = place_.costs->EndOfStep(*place_.split, slow);
     const StageOption first = list_.options.front();
-    const bool zero_bubble = place_.split->schedule == Schedule::kZeroBubbleH1;
     const double first_end = first.z + first.y - m_ * fastest_t_;
     const double window = first_end - least_end_;
-    const bool fill = zero_bubble && weights_differ;
-    if (!fill && window <= kRounding * first_end) return;
-    for (size_t kind = 0; kind < layers_.size(); ++kind) content_.kinds[kind] = {};
-    StageContent ends = content_;
-    const StageSums fixed = stack::SumOf(ends, *place_.table);
+    fill_ = weights_differ && place_.split->schedule == Schedule::kZeroBubbleH1;
+    if (!fill_ && window <= kRounding * first_end) return;
+    LeastRests(ends);
+    // The most that may be saved at all, whatever the working set.
+    sums_.transient_bytes = 0.0;
+    most_saved_ = kInfinity;
+    double all = ends.saved;
+    for (size_t kind = 0; kind < layers_.size(); ++kind) {
+      double most = 0.0;
+      for (const ItemCost& c : place_.table->layers[kind]) most = std::max(most, c.saved_bytes);
+      all += D(layers_[kind]) * most;
+    }
+    sums_.saved_bytes = all;
+    if (!Fits()) most_saved_ = SavedBudget(all);
     nodes_ = 0;
-    double t = 0.0, late = 0.0;
-    LeastRest(t, late);
-    const double exposed = D(place_.split->virtual_stages) * place_.table->exposed_message_s;
-    Enumerate(0, 0, Left(0), fixed.forward_s + fixed.backward_s + exposed + t,
-              fixed.forward_s + fixed.backward_s + exposed - 2 * fixed.weight_s + late);
-    if (nodes_ > kMostNodes) list_.slack_s = fill ? kInfinity : window;
+    Enumerate(0, 0, Left(0), ends);
+    if (nodes_ > kMostNodes) list_.slack_s = fill_ ? kInfinity : window;
+  }
+
+  /// What is chosen; of layers that are not, the least.
+  struct Partial {
+    double forward = 0.0, backward = 0.0;
+    double late = 0.0;  ///< passes less twice the weight part
+    double saved = 0.0;
+    void Add(const Partial& other, double count) {
+      forward += count * other.forward;
+      backward += count * other.backward;
+      late += count * other.late;
+      saved += count * other.saved;
+    }
+  };
+  static Partial PartialOf(const ItemCost& c) {
+    return {c.forward_s, c.backward_s, PassesOf(c) - 2 * c.weight_s, c.saved_bytes};
+  }
+  static Partial PartialOf(const StageSums& s) {
+    return {s.forward_s, s.backward_s, s.forward_s + s.backward_s - 2 * s.weight_s, s.saved_bytes};
   }
 
   int64_t Left(size_t kind) const { return kind < layers_.size() ? layers_[kind] : 0; }
 
-  /// Least passes, and passes less twice the weight part, of all layers.
-  void LeastRest(double& t, double& late) {
+  /// Least numbers of a layer over a mode and those behind it; adds whole kinds to `ends`.
+  void LeastRests(Partial& ends) {
+    const Partial none{kInfinity, kInfinity, kInfinity, kInfinity};
     least_.assign(layers_.size(), {});
     for (size_t kind = 0; kind < layers_.size(); ++kind) {
-      least_[kind] = {kInfinity, kInfinity};
-      for (size_t mode = 0; mode < kLayerModes; ++mode) {
-        if (!place_.modes[mode]) continue;
-        const ItemCost& cost = Cost(kind, mode);
-        least_[kind].first = std::min(least_[kind].first, PassesOf(cost));
-        least_[kind].second = std::min(least_[kind].second, PassesOf(cost) - 2 * cost.weight_s);
+      if (layers_[kind] == 0) continue;
+      Partial least = none;
+      for (size_t mode = kLayerModes; mode-- > 0;) {
+        if (place_.modes[mode]) {
+          const Partial c = PartialOf(Cost(kind, mode));
+          least = {std::min(least.forward, c.forward), std::min(least.backward, c.backward),
+                   std::min(least.late, c.late), std::min(least.saved, c.saved)};
+        }
+        least_[kind][mode] = least;
       }
-      t += D(layers_[kind]) * least_[kind].first;
-      late += D(layers_[kind]) * least_[kind].second;
+      ends.Add(least_[kind][0], D(layers_[kind]));
     }
   }
 
-  /// `t` and `late`: of what is chosen, the rest at its least.
-  void Enumerate(size_t kind, size_t mode, int64_t left, double t, double late) {
+  bool Beaten(const Partial& p) const {
+    // Equal sums in another order differ by less.
+    const double round = kSameSum * (p.forward + p.backward);
+    return std::any_of(found_.begin(), found_.end(), [&](const Partial& by) {
+      return by.forward <= p.forward + round && by.backward <= p.backward + round &&
+             (!fill_ || by.late <= p.late + round);
+    });
+  }
+
+  void Enumerate(size_t kind, size_t mode, int64_t left, const Partial& p) {
     if (++nodes_ > kMostNodes) return;
-    const double shrink = 1 - kRounding;
+    if (p.saved * (1 - kRounding) > most_saved_ || Beaten(p)) return;
+    const double exposed = D(place_.split->virtual_stages) * place_.table->exposed_message_s;
+    const double t = p.forward + p.backward + exposed;
     const double z = place_.split->schedule == Schedule::kZeroBubbleH1
-                         ? std::max(0.0, late - kRounding * t)
-                         : t * shrink / D(place_.split->virtual_stages);
-    const double both = (m_ * t + least_end_) * shrink;
-    if (Useless(z, both)) return;
+                         ? std::max(0.0, p.late + exposed - kRounding * t)
+                         : t * (1 - kRounding) / D(place_.split->virtual_stages);
+    if (Useless(z, (m_ * t + least_end_) * (1 - kRounding))) return;
     if (kind == layers_.size()) {
       sums_ = stack::SumOf(content_, *place_.table);
-      if (Fits()) Keep();
+      if (!Fits()) return;
+      found_.push_back(PartialOf(sums_));
+      Keep();
       return;
     }
-    if (mode + 1 == kLayerModes || left == 0) {
-      if (left > 0 && !place_.modes[mode]) return;
-      const ItemCost& cost = Cost(kind, mode);
-      content_.kinds[kind].layers[mode] += left;
-      const double more = D(left) * (PassesOf(cost) - least_[kind].first);
-      const double more_late = D(left) * (PassesOf(cost) - 2 * cost.weight_s - least_[kind].second);
-      Enumerate(kind + 1, 0, Left(kind + 1), t + (left > 0 ? more : 0.0),
-                late + (left > 0 ? more_late : 0.0));
-      content_.kinds[kind].layers[mode] -= left;
-      return;
-    }
-    const ItemCost& cost = Cost(kind, mode);
-    for (int64_t k = place_.modes[mode] ? left : 0; k >= 0; --k) {
+    if (left == 0) return Enumerate(kind + 1, 0, Left(kind + 1), p);
+    int64_t most = place_.modes[mode] ? left : 0;
+    const bool last = mode + 1 == kLayerModes;
+    if (last && most == 0) return;
+    const Partial& before = least_[kind][mode];
+    for (int64_t k = most; k >= (last ? left : 0); --k) {
+      Partial next = p;
+      next.Add(before, -D(left));
+      if (k > 0) next.Add(PartialOf(Cost(kind, mode)), D(k));
+      if (k < left) {
+        if (least_[kind][mode + 1].saved == kInfinity) break;  // no mode behind this one
+        next.Add(least_[kind][mode + 1], D(left - k));
+      }
       content_.kinds[kind].layers[mode] = k;
-      Enumerate(kind, mode + 1, left - k, t + D(k) * (PassesOf(cost) - least_[kind].first),
-                late + D(k) * (PassesOf(cost) - 2 * cost.weight_s - least_[kind].second));
+      Enumerate(kind, mode + 1, left - k, next);
     }
     content_.kinds[kind].layers[mode] = 0;
   }
@@ -375,7 +416,10 @@ class OptionFinder {
   double fastest_t_ = kInfinity;
   std::vector<ModeCounts> fastest_;
   double least_end_ = 0.0;
-  std::vector<std::pair<double, double>> least_;
+  std::vector<std::array<Partial, kLayerModes>> least_;
+  std::vector<Partial> found_;
+  double most_saved_ = 0.0;
+  bool fill_ = false;  ///< z depends on the modes beyond t
   int64_t nodes_ = 0;
   StageOptionList list_;
 };

@@ -270,6 +270,14 @@ const ItemTable& StackStageCosts::Items(const Split& split) {
   return *entry;
 }
 
+const ItemTable* StackStageCosts::LeastItems(const Split& split) {
+  Split least = split;
+  least.pp = least.dp = least.virtual_stages = 1;
+  least.sharding = ShardingLevel::kNone;
+  least.order = RankOrder::kDataInside;
+  return &Items(least);
+}
+
 double StackStageCosts::ReductionTime(const Split& split, double parameters, bool experts) const {
   const int64_t size = experts ? split.expert_dp() : split.dp * split.cp;
   if (size <= 1 || parameters <= 0) return 0.0;

@@ -43,6 +43,8 @@ class StackStageCosts final : public StageCosts {
   }
 
   const ItemTable& Items(const Split& split) override;
+  /// Items with nothing further apart than it must be: one replica and stage, nothing gathered.
+  const ItemTable* LeastItems(const Split& split) override;
   double EndOfStep(const Split& split, const StageSums& sums) override;
   double EndOfStepBound(const Split& split, const ItemParameters& parameters) override;
   StageMemory Memory(const Split& split, const StageSums& sums, double in_flight) override;

@@ -93,7 +93,8 @@ class StageCosts {
     return nullptr;
   }
   /// e: gradient reduction, norm, optimizer, parameter gather that nothing hides, seconds. Rises
-  /// with parameters; does not rise with the pass times that may hide it.
+  /// with parameters; does not rise with the pass times that may hide it, and falls by no more than
+  /// they rise (a second of pass hides at most a second).
   virtual double EndOfStep(const Split& split, const StageSums& sums) = 0;
   /// Lower bound of EndOfStep for any stage with these parameters.
   virtual double EndOfStepBound(const Split& split, const ItemParameters& parameters) = 0;

@@ -77,7 +77,7 @@ inline SpaceCase RandomSpaceCase(Dice& dice) {
   RandomOptions(dice, c.options);
   const size_t kinds = dice.Between(0, 2) == 0 ? 2 : 1;
   InventedOptions o;
-  o.hidden = static_cast<double>(dice.Pick({0, 1, 1, 2}));
+  o.hidden = static_cast<double>(dice.Pick({0, 1, 2, 2})) / 2;
   o.page_bytes = dice.Between(0, 3) == 0 ? 7.0 : 0.0;
   o.weights_by_mode = dice.Between(0, 3) == 0;
   o.least_items = dice.Between(0, 3) > 0;
