@@ -55,6 +55,7 @@ class Search {
   struct Candidate {
     double seconds = 0.0;
     Tuple tuple;
+    bool tight = false;  ///< bounded by Inner::TimeBound
     bool operator<(const Candidate& other) const {
       return seconds != other.seconds ? seconds < other.seconds : tuple < other.tuple;
     }
@@ -146,7 +147,7 @@ class Search {
     std::vector<TableMinima> least, exact;
     MinimaOf(SplitOf(s.shape), true, least);
     const int32_t orders = GroupOrders(groups_);
-    Candidate first{kInfinity, {}};
+    Candidate first{kInfinity, {}, false};
     ForEachSplit(groups_, options_, s.gpus, s.shape, [&](const Split& split) {
       certificate_.configurations += orders;
       double seconds = 0.0;
@@ -166,7 +167,7 @@ class Search {
         return;
       }
       for (int32_t order = 0; order < orders; ++order) {
-        const Candidate candidate{seconds, {split, order}};
+        const Candidate candidate{seconds, {split, order}, false};
         candidates_.push_back(candidate);
         if (candidate < first) first = candidate;
       }
@@ -190,21 +191,35 @@ class Search {
     certificate_.bounded_alone += static_cast<int64_t>(count);
   }
 
+  /// Least bound first; a candidate's bound is tightened when its turn comes, and it waits again.
   void EvaluateCandidates() {
     DropSlowCandidates();
-    std::sort(candidates_.begin(), candidates_.end());
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      if (TooSlow(candidates_[i].seconds)) {
-        Bounded(candidates_.size() - i);
-        return;
-      }
+    const auto later = [](const Candidate& a, const Candidate& b) { return b < a; };
+    std::make_heap(candidates_.begin(), candidates_.end(), later);
+    while (!candidates_.empty()) {
+      if (TooSlow(candidates_.front().seconds)) break;
       if (OutOfTime()) {
-        unproven_ = std::min(unproven_, candidates_[i].seconds);
-        Bounded(candidates_.size() - i);
-        return;
+        unproven_ = std::min(unproven_, candidates_.front().seconds);
+        break;
       }
-      Evaluate(candidates_[i]);
+      std::pop_heap(candidates_.begin(), candidates_.end(), later);
+      Candidate candidate = candidates_.back();
+      candidates_.pop_back();
+      if (candidate.tight) {
+        Evaluate(candidate);
+        continue;
+      }
+      candidate.tight = true;
+      candidate.seconds =
+          std::max(candidate.seconds, inner_.TimeBound(candidate.tuple, best_.worst()));
+      if (candidate.seconds == kInfinity || TooSlow(candidate.seconds)) {
+        Bounded(1);
+        continue;
+      }
+      candidates_.push_back(candidate);
+      std::push_heap(candidates_.begin(), candidates_.end(), later);
     }
+    Bounded(candidates_.size());
   }
 
   void Evaluate(const Candidate& candidate) {

@@ -71,6 +71,8 @@ struct Inner::Setup {
   std::vector<int64_t> even;       ///< layers of chunks, where they are fixed
   std::vector<int64_t> low, high;  ///< layers before each stage
   std::vector<int64_t> most;       ///< layers a stage can take
+  int64_t most_total = 0;
+  double work_s = 0.0;  ///< all layers in their fastest modes, on the first stage's device
   std::vector<std::unordered_map<uint64_t, StageOptionList>> options;  ///< by stage
   double slack_s = 0.0;
   std::vector<std::vector<Front>> fronts;  ///< by stages done and layers used, from low on
@@ -106,6 +108,7 @@ void Inner::Prepare(const Tuple& tuple, Setup& setup) const {
     return c.forward_s + c.backward_s - (late ? 2 * c.weight_s : 0.0);
   };
   std::vector<double> layer(module_.layer_kinds.size(), kInfinity);
+  std::vector<double> layer_fastest(layer.size());
   double head = kInfinity, exposed = kInfinity, message = 0.0;
   setup.least_layer_s = kInfinity;
   for (int64_t p = 0; p < split.pp; ++p) {
@@ -137,6 +140,16 @@ void Inner::Prepare(const Tuple& tuple, Setup& setup) const {
   const double v = D(split.virtual_stages);
   setup.messages_s = 2 * D(split.pp - 1) * message;
   setup.head_z = head / v;
+  const auto& first = setup.places.front();
+  for (size_t kind = 0; kind < layer.size(); ++kind) {
+    double fastest = kInfinity;
+    for (size_t mode = 0; mode < kLayerModes; ++mode) {
+      const stack::ItemCost& c = first.table->layers[kind][mode];
+      if (modes[mode]) fastest = std::min(fastest, c.forward_s + c.backward_s);
+    }
+    layer_fastest[kind] = fastest;
+  }
+  for (const int kind : module_.layers) setup.work_s += layer_fastest[S(kind)];
   setup.stage_z = exposed;
   setup.least_z.assign(S(layers_ + 1), 0.0);
   for (int64_t i = layers_ - 1; i >= 0; --i) {
@@ -259,13 +272,120 @@ const StageOptionList& Inner::Options(Setup& setup, const Rule* rule, int64_t st
   return at->second;
 }
 
-bool Inner::Windows(Setup& setup, const Rule* rule, double most_y) {
+namespace {
+
+/// Lower convex hull of points (saved bytes, seconds), as a function of bytes that does not rise.
+class Hull {
+ public:
+  explicit Hull(std::vector<std::pair<double, double>> points) {
+    std::sort(points.begin(), points.end());
+    for (const auto& p : points) {
+      if (!hull_.empty() && p.second >= hull_.back().second) continue;
+      while (hull_.size() > 1 && Above(hull_[hull_.size() - 2], hull_.back(), p)) hull_.pop_back();
+      hull_.push_back(p);
+    }
+  }
+  /// Infinite below the least bytes.
+  double At(double bytes) const {
+    if (bytes < hull_.front().first * (1 - kRounding)) return kInfinity;
+    for (size_t i = 1; i < hull_.size(); ++i) {
+      if (bytes > hull_[i].first) continue;
+      const auto& [x0, y0] = hull_[i - 1];
+      const auto& [x1, y1] = hull_[i];
+      return y0 + (y1 - y0) * std::max(0.0, bytes - x0) / (x1 - x0);
+    }
+    return hull_.back().second;
+  }
+  double enough() const { return hull_.back().first; }
+
+ private:
+  using Point = std::pair<double, double>;
+  static bool Above(const Point& a, const Point& b, const Point& c) {
+    return (b.second - a.second) * (c.first - a.first) >=
+           (c.second - a.second) * (b.first - a.first);
+  }
+  std::vector<Point> hull_;
+};
+
+}  // namespace
+
+double Inner::LeastRecomputation(const Setup& setup) const {
+  const stack::Split& split = setup.tuple.split;
+  const StagePlace& any = setup.places.front();
+  std::vector<std::pair<double, double>> points;
+  StageSums least;
+  least.transient_bytes = kInfinity;
+  least.parameters = {kInfinity, kInfinity};
+  for (size_t kind = 0; kind < module_.layer_kinds.size(); ++kind) {
+    if (std::find(module_.layers.begin(), module_.layers.end(), static_cast<int>(kind)) ==
+        module_.layers.end()) {
+      continue;
+    }
+    double fastest = kInfinity;
+    for (size_t mode = 0; mode < kLayerModes; ++mode) {
+      const stack::ItemCost& c = any.table->layers[kind][mode];
+      if (any.modes[mode]) fastest = std::min(fastest, c.forward_s + c.backward_s);
+    }
+    for (size_t mode = 0; mode < kLayerModes; ++mode) {
+      const stack::ItemCost& c = any.table->layers[kind][mode];
+      if (!any.modes[mode]) continue;
+      points.emplace_back(c.saved_bytes, c.forward_s + c.backward_s - fastest);
+      least.transient_bytes = std::min(least.transient_bytes, c.transient_bytes);
+    }
+    const stack::ItemParameters& p = any.table->layer_parameters[kind];
+    least.parameters.dense = std::min(least.parameters.dense, p.dense);
+    least.parameters.expert = std::min(least.parameters.expert, p.expert);
+  }
+  const Hull hull(std::move(points));
+  double budget = 0.0;
+  for (int64_t p = 0; p < split.pp; ++p) {
+    const StagePlace& place = setup.places[S(p)];
+    const auto [low, high] = CountRange(setup, p);
+    const double layers = D(std::max(low, layers_ - (setup.most_total - setup.most[S(p)])));
+    const double all = D(setup.most[S(p)]) * hull.enough();
+    StageContent ends;
+    ends.kinds.resize(module_.layer_kinds.size());
+    ends.embedding = place.embedding;
+    ends.head = place.head;
+    StageSums sums = stack::SumOf(ends, *place.table);
+    sums.parameters.dense += layers * least.parameters.dense;
+    sums.parameters.expert += layers * least.parameters.expert;
+    sums.transient_bytes = std::max(sums.transient_bytes, least.transient_bytes);
+    budget += std::min(all, MostSaved(place, sums, all));
+    if (budget < 0) return kInfinity;
+  }
+  return D(layers_) * hull.At(budget / D(layers_) * (1 + kRounding));
+}
+
+double Inner::TimeBound(const Tuple& tuple, double give_up) {
+  if (groups_.size() > 1) return 0.0;  // bounds.h stands
+  Setup setup;
+  Prepare(tuple, setup);
+  const stack::Split& split = setup.tuple.split;
+  if (!MostByTime(setup, give_up * (1 + kRounding) - setup.messages_s - setup.LeastZ(0, 0))) {
+    return kInfinity;
+  }
+  const double more = LeastRecomputation(setup);
+  if (more == kInfinity) return kInfinity;
+  const stack::ItemTable& table = *setup.places.front().table;
+  const double P = D(split.pp), v = D(split.virtual_stages), m = D(split.micro_batches);
+  double work = more + setup.work_s + table.embedding.forward_s + table.embedding.backward_s +
+                table.head.forward_s + table.head.backward_s;
+  const double mean = work / P + v * table.exposed_message_s;
+  const double end = setup.places.front().costs->EndOfStepBound(split, {});
+  if (split.schedule == Schedule::kZeroBubbleH1) {
+    return setup.messages_s + m * mean + end + (1 - 1 / P) * setup.LeastZ(0, 0);
+  }
+  return setup.messages_s + P / v * mean + (m - 1 / v) * mean + end;
+}
+
+bool Inner::MostByTime(Setup& setup, double most_y) const {
   const int64_t P = setup.P();
   const double m = D(setup.tuple.split.micro_batches);
   const bool late = setup.tuple.split.schedule == Schedule::kZeroBubbleH1;
   const double steady = late ? m - 1 : m - 1 / D(setup.v());
   setup.most.assign(S(P), 0);
-  int64_t total = 0, least = 0;
+  setup.most_total = 0;
   for (int64_t p = 0; p < P; ++p) {
     const auto [low, high] = CountRange(setup, p);
     int64_t most = high;
@@ -274,11 +394,24 @@ bool Inner::Windows(Setup& setup, const Rule* rule, double most_y) {
       const double by_time = most_y / (steady * setup.least_layer_s) * (1 + kRounding);
       if (by_time < D(most)) most = static_cast<int64_t>(std::floor(by_time));
     }
+    if (most < low) return false;
+    setup.most[S(p)] = most;
+    setup.most_total += most;
+  }
+  return setup.most_total >= layers_;
+}
+
+bool Inner::Windows(Setup& setup, const Rule* rule, double most_y) {
+  const int64_t P = setup.P();
+  if (most_y < 0 || !MostByTime(setup, most_y)) return false;
+  int64_t total = 0, least = 0;
+  for (int64_t p = 0; p < P; ++p) {
+    const int64_t low = CountRange(setup, p).first;
+    int64_t& most = setup.most[S(p)];
     if (one_kind_) {
       while (most >= low && Options(setup, rule, p, 0, most, most_y).options.empty()) --most;
     }
     if (most < low) return false;
-    setup.most[S(p)] = most;
     total += most;
     least += low;
   }
@@ -333,7 +466,7 @@ void Inner::Solve(Setup& setup, const Rule* rule, double give_up, Outcome& outco
   const double limit = give_up * (1 + kRounding) - setup.messages_s;
   // Every other stage's z is part of the sum.
   const double most_y = limit - setup.LeastZ(0, 0);
-  if (most_y < 0 || !Windows(setup, rule, most_y)) return;
+  if (!Windows(setup, rule, most_y)) return;
   setup.fronts.assign(S(P + 1), {});
   for (int64_t p = 0; p <= P; ++p) {
     if (setup.high[S(p)] < setup.low[S(p)]) return;

@@ -46,6 +46,12 @@ class Inner {
   /// Best solution with T <= give_up.
   Outcome Fastest(const Tuple& tuple, double give_up);
 
+  /// Lower bound of the objectives <= give_up, seconds; infinite when there are none. Tighter than
+  /// bounds.h: a stage whose n layers may save S bytes takes at least n h(S / n) more than with the
+  /// fastest modes, with h the lower convex hull of (saved, time beyond the fastest) over kinds and
+  /// modes. Since n h(s / n) is jointly convex, all stages take at least L h(sum S / L) more.
+  double TimeBound(const Tuple& tuple, double give_up);
+
   /// The solution whose worst stage exceeds its memory by the least (or leaves the most).
   std::optional<Solution> LeastMemory(const Tuple& tuple);
 
@@ -65,8 +71,11 @@ class Inner {
   struct Setup;
 
   void Prepare(const Tuple& tuple, Setup& setup) const;
+  double LeastRecomputation(const Setup& setup) const;
   std::vector<Rule> Rules(const Setup& setup) const;
   void Solve(Setup& setup, const Rule* rule, double give_up, Outcome& outcome);
+  /// Sets most layers by time; false when they are too few.
+  bool MostByTime(Setup& setup, double most_y) const;
   bool Windows(Setup& setup, const Rule* rule, double most_y);
   void Extend(Setup& setup, const Rule* rule, int64_t stage, int64_t used, double most_y,
               double give_up);

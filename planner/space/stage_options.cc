@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "planner/space/mode_cover.h"
+
 namespace meshwright::planner::space {
 namespace {
 
@@ -43,16 +45,18 @@ class OptionFinder {
   StageOptionList Find() {
     SetAll(base_);
     sums_ = stack::SumOf(content_, *place_.table);
+    LimitTime();
     const double least_t = TimesOfSums().t;
-    if (Fits()) {
-      fastest_t_ = least_t;
-      fastest_ = content_.kinds;
-    } else {
-      FastestThatFits();
+    if (least_t > most_t_) return std::move(list_);
+    if (!Fits()) {
+      const std::vector<ModeCounts> none(layers_.size());
+      auto modes = FastestModes(place_, none, layers_, ModeSets(layers_.size(), place_.modes),
+                                most_t_ * (1 + kRounding));
+      if (!modes) return std::move(list_);
+      content_.kinds = std::move(*modes);
+      sums_ = stack::SumOf(content_, *place_.table);
     }
-    if (fastest_.empty()) return std::move(list_);  // nothing fits
-    content_.kinds = fastest_;
-    sums_ = stack::SumOf(content_, *place_.table);
+    fastest_t_ = TimesOfSums().t;
     Keep();
     Alternatives();
     std::erase_if(list_.options, [&](const StageOption& o) { return o.y > most_y_; });
@@ -63,7 +67,7 @@ class OptionFinder {
 
   double LeastMemory(std::vector<ModeCounts>& kinds) {
     double least = kInfinity;
-    for (const double cap : Caps()) {
+    for (const double cap : WorkingSets(place_, layers_)) {
       std::vector<size_t> modes(layers_.size(), kLayerModes);
       bool possible = true;
       for (size_t kind = 0; kind < layers_.size(); ++kind) {
@@ -90,11 +94,24 @@ class OptionFinder {
   }
 
  private:
-  struct Upgrade {
-    size_t kind = 0, mode = 0;
-    double time = 0.0;   ///< more than the base mode, seconds
-    double bytes = 0.0;  ///< saved less than by the base mode
+  /// What is chosen; of layers that are not, the least.
+  struct Partial {
+    double forward = 0.0, backward = 0.0;
+    double late = 0.0;  ///< passes less twice the weight part
+    double saved = 0.0;
+    void Add(const Partial& other, double count) {
+      forward += count * other.forward;
+      backward += count * other.backward;
+      late += count * other.late;
+      saved += count * other.saved;
+    }
   };
+  static Partial PartialOf(const ItemCost& c) {
+    return {c.forward_s, c.backward_s, PassesOf(c) - 2 * c.weight_s, c.saved_bytes};
+  }
+  static Partial PartialOf(const StageSums& s) {
+    return {s.forward_s, s.backward_s, s.forward_s + s.backward_s - 2 * s.weight_s, s.saved_bytes};
+  }
 
   const ItemCost& Cost(size_t kind, size_t mode) const { return place_.table->layers[kind][mode]; }
   bool Allowed(size_t kind, size_t mode, double cap) const {
@@ -133,6 +150,19 @@ class OptionFinder {
            place_.memory_bytes;
   }
 
+  /// y <= most_y_ leaves this much for t: y >= (m - 1/v) t + e, ZB-H1 (m - 1) t + e.
+  void LimitTime() {
+    const bool zero_bubble = place_.split->schedule == Schedule::kZeroBubbleH1;
+    const double steady = m_ - (zero_bubble ? 1.0 : 1.0 / D(place_.split->virtual_stages));
+    const double end = place_.costs->EndOfStepBound(*place_.split, sums_.parameters);
+    const double left = most_y_ - end;
+    if (left < 0) {
+      most_t_ = -1.0;
+    } else if (steady > 0) {
+      most_t_ = left / steady * (1 + kRounding);
+    }
+  }
+
   /// Keeps the content of sums_ (which fits) unless it is useless.
   void Keep() {
     const stack::StageTimes times = TimesOfSums();
@@ -145,129 +175,6 @@ class OptionFinder {
   bool Useless(double z, double z_and_y) const {
     return std::any_of(list_.options.begin(), list_.options.end(),
                        [&](const StageOption& o) { return o.z <= z && o.z + o.y <= z_and_y; });
-  }
-
-  /// Distinct working sets: a content's transient bytes are one of them.
-  std::vector<double> Caps() const {
-    double floor = 0.0;
-    if (place_.embedding) floor = std::max(floor, place_.table->embedding.transient_bytes);
-    if (place_.head) floor = std::max(floor, place_.table->head.transient_bytes);
-    std::vector<double> caps = {floor};
-    for (size_t kind = 0; kind < layers_.size(); ++kind) {
-      if (layers_[kind] == 0) continue;
-      for (size_t mode = 0; mode < kLayerModes; ++mode) {
-        if (place_.modes[mode]) caps.push_back(std::max(floor, Cost(kind, mode).transient_bytes));
-      }
-    }
-    std::sort(caps.begin(), caps.end(), std::greater<>());
-    caps.erase(std::unique(caps.begin(), caps.end()), caps.end());
-    return caps;
-  }
-
-  /// The least t among contents that fit: covering knapsack, one for each working set.
-  void FastestThatFits() {
-    for (const double cap : Caps()) {
-      std::vector<size_t> base(layers_.size(), kLayerModes);
-      bool possible = true;
-      for (size_t kind = 0; kind < layers_.size(); ++kind) {
-        if (layers_[kind] == 0) continue;
-        base[kind] = FastestMode(kind, cap);
-        possible = possible && base[kind] < kLayerModes;
-      }
-      if (!possible) continue;
-      SetAll(base);
-      sums_ = stack::SumOf(content_, *place_.table);
-      base_t_ = TimesOfSums().t;
-      sums_.transient_bytes = cap;
-      double missing = 0.0;
-      if (!Fits()) {
-        const double all = sums_.saved_bytes;
-        const double budget = SavedBudget(all);
-        if (budget < 0) continue;
-        missing = all - budget;
-      }
-      MakeUpgrades(base, cap);
-      left_ = layers_;
-      Cover(0, missing, 0.0);
-    }
-  }
-
-  /// Saved bytes from which on sums_ do not fit, rounded up; negative when nothing fits.
-  double SavedBudget(double all) {
-    double low = 0.0, high = all;
-    const auto memory = [&](double saved) {
-      sums_.saved_bytes = saved;
-      return place_.costs->Memory(*place_.split, sums_, place_.in_flight).total();
-    };
-    const double at_low = memory(low), at_high = memory(high);
-    if (at_low > place_.memory_bytes) return -1.0;
-    // Memory mostly rises evenly: try where the straight line meets the limit.
-    const double guess = low + (place_.memory_bytes - at_low) / (at_high - at_low) * (high - low);
-    const double margin = kRounding * all;
-    if (guess - margin > low && memory(guess - margin) <= place_.memory_bytes) low = guess - margin;
-    if (guess + margin < high && memory(guess + margin) > place_.memory_bytes) {
-      high = guess + margin;
-    }
-    while (high - low > 2 * margin) {
-      const double middle = low + (high - low) / 2;
-      (memory(middle) <= place_.memory_bytes ? low : high) = middle;
-    }
-    return high;
-  }
-
-  void MakeUpgrades(const std::vector<size_t>& base, double cap) {
-    upgrades_.clear();
-    for (size_t kind = 0; kind < layers_.size(); ++kind) {
-      if (layers_[kind] == 0) continue;
-      for (size_t mode = 0; mode < kLayerModes; ++mode) {
-        if (mode == base[kind] || !Allowed(kind, mode, cap)) continue;
-        const ItemCost& from = Cost(kind, base[kind]);
-        const ItemCost& to = Cost(kind, mode);
-        if (to.saved_bytes >= from.saved_bytes) continue;
-        upgrades_.push_back(
-            {kind, mode, PassesOf(to) - PassesOf(from), from.saved_bytes - to.saved_bytes});
-      }
-    }
-    std::sort(upgrades_.begin(), upgrades_.end(), [](const Upgrade& a, const Upgrade& b) {
-      const double x = a.time * b.bytes, y = b.time * a.bytes;
-      return x != y ? x < y : std::pair(a.kind, a.mode) < std::pair(b.kind, b.mode);
-    });
-    cap_base_ = base;
-  }
-
-  void Cover(size_t next, double missing, double time) {
-    if (base_t_ + time >= fastest_t_) return;
-    if (missing <= 0 && TryCover()) return;
-    if (next == upgrades_.size()) return;
-    const Upgrade& u = upgrades_[next];
-    // The upgrades are by price for a byte, so what is missing costs at least this one's price.
-    if (base_t_ + time + std::max(0.0, missing) * u.time / u.bytes * (1 - kRounding) >=
-        fastest_t_) {
-      return;
-    }
-    const int64_t enough = static_cast<int64_t>(
-        std::min(D(left_[u.kind]), std::ceil(std::max(0.0, missing) / u.bytes) + 1));
-    ModeCounts& counts = content_.kinds[u.kind];
-    for (int64_t k = enough; k >= 0; --k) {
-      counts.layers[u.mode] += k;
-      counts.layers[cap_base_[u.kind]] -= k;
-      left_[u.kind] -= k;
-      Cover(next + 1, missing - D(k) * u.bytes, time + D(k) * u.time);
-      left_[u.kind] += k;
-      counts.layers[u.mode] -= k;
-      counts.layers[cap_base_[u.kind]] += k;
-    }
-  }
-
-  bool TryCover() {
-    sums_ = stack::SumOf(content_, *place_.table);
-    if (!Fits()) return false;
-    const double t = TimesOfSums().t;
-    if (t < fastest_t_) {
-      fastest_t_ = t;
-      fastest_ = content_.kinds;
-    }
-    return true;
   }
 
   /// Longer passes that hide more of the end of the step, or (ZB-H1) leave less to the fill.
@@ -302,40 +209,76 @@ class OptionFinder {
     const double window = first_end - least_end_;
     fill_ = weights_differ && place_.split->schedule == Schedule::kZeroBubbleH1;
     if (!fill_ && window <= kRounding * first_end) return;
+    // y - e rises with t.
+    if (!fill_ && first.y - window > most_y_ * (1 + kRounding)) return;
+    nodes_ = 0;
+    if (fill_) {
+      EnumerateAll(ends);
+    } else {
+      ByForward();
+    }
+    if (nodes_ > kMostNodes) list_.slack_s = fill_ ? kInfinity : window;
+  }
+
+  /// With equal forward passes the least backward is best, so only modes with a longer forward pass
+  /// than the least of their kind are enumerated, the rest is covered.
+  void ByForward() {
+    flat_ = ModeSets(layers_.size(), place_.modes);
+    for (size_t kind = 0; kind < layers_.size(); ++kind) {
+      double least = kInfinity;
+      for (size_t mode = 0; mode < kLayerModes; ++mode) {
+        if (place_.modes[mode]) least = std::min(least, Cost(kind, mode).forward_s);
+      }
+      for (size_t mode = 0; mode < kLayerModes; ++mode) {
+        flat_[kind][mode] = place_.modes[mode] && Cost(kind, mode).forward_s <= least;
+      }
+    }
+    fixed_.assign(layers_.size(), {});
+    rest_ = layers_;
+    FixLong(0, 0);
+  }
+
+  void FixLong(size_t kind, size_t mode) {
+    if (++nodes_ > kMostNodes) return;
+    if (kind == layers_.size()) return CoverRest();
+    if (mode == kLayerModes) return FixLong(kind + 1, 0);
+    const bool longer = place_.modes[mode] && !flat_[kind][mode];
+    const int64_t most = longer ? rest_[kind] : 0;
+    for (int64_t k = 0; k <= most; ++k) {
+      fixed_[kind].layers[mode] = k;
+      rest_[kind] -= k;
+      FixLong(kind, mode + 1);
+      rest_[kind] += k;
+    }
+    fixed_[kind].layers[mode] = 0;
+  }
+
+  void CoverRest() {
+    // A useful choice has m t + e below that of the fastest, whose z is the least.
+    const StageOption& first = list_.options.front();
+    double both = first.z + first.y;
+    for (const StageOption& o : list_.options) both = std::min(both, o.z + o.y);
+    const double below_t = (both - least_end_) / m_;
+    auto modes = FastestModes(place_, fixed_, rest_, flat_, below_t);
+    if (!modes) return;
+    content_.kinds = std::move(*modes);
+    sums_ = stack::SumOf(content_, *place_.table);
+    Keep();
+  }
+
+  void EnumerateAll(Partial ends) {
     LeastRests(ends);
     // The most that may be saved at all, whatever the working set.
     sums_.transient_bytes = 0.0;
-    most_saved_ = kInfinity;
     double all = ends.saved;
     for (size_t kind = 0; kind < layers_.size(); ++kind) {
       double most = 0.0;
       for (const ItemCost& c : place_.table->layers[kind]) most = std::max(most, c.saved_bytes);
       all += D(layers_[kind]) * most;
     }
-    sums_.saved_bytes = all;
-    if (!Fits()) most_saved_ = SavedBudget(all);
-    nodes_ = 0;
+    most_saved_ = MostSaved(place_, sums_, all);
+    if (most_saved_ >= all) most_saved_ = kInfinity;
     Enumerate(0, 0, Left(0), ends);
-    if (nodes_ > kMostNodes) list_.slack_s = fill_ ? kInfinity : window;
-  }
-
-  /// What is chosen; of layers that are not, the least.
-  struct Partial {
-    double forward = 0.0, backward = 0.0;
-    double late = 0.0;  ///< passes less twice the weight part
-    double saved = 0.0;
-    void Add(const Partial& other, double count) {
-      forward += count * other.forward;
-      backward += count * other.backward;
-      late += count * other.late;
-      saved += count * other.saved;
-    }
-  };
-  static Partial PartialOf(const ItemCost& c) {
-    return {c.forward_s, c.backward_s, PassesOf(c) - 2 * c.weight_s, c.saved_bytes};
-  }
-  static Partial PartialOf(const StageSums& s) {
-    return {s.forward_s, s.backward_s, s.forward_s + s.backward_s - 2 * s.weight_s, s.saved_bytes};
   }
 
   int64_t Left(size_t kind) const { return kind < layers_.size() ? layers_[kind] : 0; }
@@ -409,22 +352,44 @@ class OptionFinder {
   double m_ = 0.0;
   StageContent content_;
   StageSums sums_;
-  std::vector<size_t> base_, cap_base_;
-  double base_t_ = 0.0;
-  std::vector<Upgrade> upgrades_;
-  std::vector<int64_t> left_;
+  std::vector<size_t> base_;
+  double most_t_ = kInfinity;
   double fastest_t_ = kInfinity;
-  std::vector<ModeCounts> fastest_;
   double least_end_ = 0.0;
   std::vector<std::array<Partial, kLayerModes>> least_;
   std::vector<Partial> found_;
   double most_saved_ = 0.0;
+  ModeSets flat_;
+  std::vector<ModeCounts> fixed_;
+  std::vector<int64_t> rest_;
   bool fill_ = false;  ///< z depends on the modes beyond t
   int64_t nodes_ = 0;
   StageOptionList list_;
 };
 
 }  // namespace
+
+double MostSaved(const StagePlace& place, StageSums sums, double all) {
+  double low = 0.0, high = all;
+  const auto memory = [&](double saved) {
+    sums.saved_bytes = saved;
+    return place.costs->Memory(*place.split, sums, place.in_flight).total();
+  };
+  const double at_high = memory(high);
+  if (at_high <= place.memory_bytes) return high;
+  const double at_low = memory(low);
+  if (at_low > place.memory_bytes) return -1.0;
+  // Memory mostly rises evenly: try where the straight line meets the limit.
+  const double guess = (place.memory_bytes - at_low) / (at_high - at_low) * high;
+  const double margin = kRounding * all;
+  if (guess - margin > low && memory(guess - margin) <= place.memory_bytes) low = guess - margin;
+  if (guess + margin < high && memory(guess + margin) > place.memory_bytes) high = guess + margin;
+  while (high - low > 2 * margin) {
+    const double middle = low + (high - low) / 2;
+    (memory(middle) <= place.memory_bytes ? low : high) = middle;
+  }
+  return high;
+}
 
 bool PriceOption(const StagePlace& place, StageOption& option) {
   const StageContent content{option.kinds, place.embedding, place.head};

@@ -47,6 +47,10 @@ struct StageOptionList {
 StageOptionList OptionsOf(const StagePlace& place, const std::vector<int64_t>& layers,
                           double most_y);
 
+/// Saved bytes up to `all` with which `sums` fit the place, rounded up by a billionth of `all`;
+/// negative: they do not fit with none.
+double MostSaved(const StagePlace& place, stack::StageSums sums, double all);
+
 /// Least StageMemory::total over all choices, bytes, and the choice.
 double LeastMemoryOf(const StagePlace& place, const std::vector<int64_t>& layers,
                      std::vector<stack::ModeCounts>& kinds);
