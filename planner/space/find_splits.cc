@@ -147,7 +147,7 @@ class Search {
     std::vector<TableMinima> least, exact;
     MinimaOf(SplitOf(s.shape), true, least);
     const int32_t orders = GroupOrders(groups_);
-    Candidate first{kInfinity, {}, false};
+    const size_t begin = candidates_.size();
     ForEachSplit(groups_, options_, s.gpus, s.shape, [&](const Split& split) {
       certificate_.configurations += orders;
       double seconds = 0.0;
@@ -167,18 +167,22 @@ class Search {
         return;
       }
       for (int32_t order = 0; order < orders; ++order) {
-        const Candidate candidate{seconds, {split, order}, false};
-        candidates_.push_back(candidate);
-        if (candidate < first) first = candidate;
+        candidates_.push_back({seconds, {split, order}, false});
       }
     });
     // A first solution early makes later bounds cut.
-    if (first.seconds < best_.worst() && !OutOfTime()) {
-      candidates_.erase(std::find_if(candidates_.begin(), candidates_.end(),
-                                     [&](const Candidate& c) { return c.tuple == first.tuple; }));
-      Evaluate(first);
+    const auto first = std::min_element(candidates_.begin() + static_cast<ptrdiff_t>(begin),
+                                        candidates_.end());
+    if (first != candidates_.end() && first->seconds < best_.worst() && !OutOfTime()) {
+      const Candidate candidate = *first;
+      *first = candidates_.back();
+      candidates_.pop_back();
+      Evaluate(candidate);
     }
-    if (candidates_.size() > kMostCandidates) DropSlowCandidates();
+    if (candidates_.size() > most_candidates_) {
+      DropSlowCandidates();
+      most_candidates_ = std::max(kMostCandidates, 2 * candidates_.size());
+    }
   }
 
   void DropSlowCandidates() {
@@ -280,6 +284,7 @@ class Search {
   double unproven_ = kInfinity;  ///< least bound of what was neither solved nor cut
   std::vector<BoundShape> shapes_;
   std::vector<Candidate> candidates_;
+  size_t most_candidates_ = kMostCandidates;
 };
 
 }  // namespace
