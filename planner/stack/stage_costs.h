@@ -86,7 +86,7 @@ class StageCosts {
   virtual const ItemTable& Items(const Split& split) = 0;
   /// Lower bound of tables, for cutting many splits at once: no number in it is above the same
   /// number of Items for any split with the same tp, cp, ep, expert_tp, sequence_parallel,
-  /// micro_batch and format, and parameters are equal. Null: none is known, every table is priced.
+  /// micro_batch and format. Null: none is known, every table is priced.
   /// The table stays valid.
   virtual const ItemTable* LeastItems(const Split& split) {
     static_cast<void>(split);
