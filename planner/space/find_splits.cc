@@ -171,8 +171,8 @@ class Search {
       }
     });
     // A first solution early makes later bounds cut.
-    const auto first = std::min_element(candidates_.begin() + static_cast<ptrdiff_t>(begin),
-                                        candidates_.end());
+    const auto first =
+        std::min_element(candidates_.begin() + static_cast<ptrdiff_t>(begin), candidates_.end());
     if (first != candidates_.end() && first->seconds < best_.worst() && !OutOfTime()) {
       const Candidate candidate = *first;
       *first = candidates_.back();
@@ -230,6 +230,7 @@ class Search {
     ++certificate_.evaluated;
     const double give_up = best_.worst();
     Inner::Outcome outcome = inner_.Fastest(candidate.tuple, give_up);
+    if (getenv("DUMP")) fprintf(stderr,"%s lb %.6f give %.6f T %.6f\n",ShortName(candidate.tuple.split).c_str(),candidate.seconds,give_up,outcome.solution?outcome.solution->objective_s:-1.0);
     if (outcome.slack_s > 0) {
       const double found = outcome.solution ? outcome.solution->objective_s : give_up;
       unproven_ = std::min(unproven_, std::max(candidate.seconds, found - outcome.slack_s));

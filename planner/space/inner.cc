@@ -20,6 +20,7 @@ using stack::StageSums;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Sums in another order differ by less; bounds give way by this share.
 constexpr double kRounding = 1e-9;
+constexpr double kFine = 1e-4;  ///< of a stage's time, which the bisection leaves open
 
 double D(int64_t value) {
   return static_cast<double>(value);
@@ -72,6 +73,8 @@ struct Inner::Setup {
   std::vector<int64_t> low, high;  ///< layers before each stage
   std::vector<int64_t> most;       ///< layers a stage can take
   int64_t most_total = 0;
+  stack::ItemParameters least_parameters;  ///< of a layer
+  std::vector<double> fastest_before;      ///< seconds of the layers before each, first device
   double work_s = 0.0;  ///< all layers in their fastest modes, on the first stage's device
   std::vector<std::unordered_map<uint64_t, StageOptionList>> options;  ///< by stage
   double slack_s = 0.0;
@@ -149,7 +152,16 @@ void Inner::Prepare(const Tuple& tuple, Setup& setup) const {
     }
     layer_fastest[kind] = fastest;
   }
-  for (const int kind : module_.layers) setup.work_s += layer_fastest[S(kind)];
+  setup.least_parameters = {kInfinity, kInfinity};
+  setup.fastest_before.reserve(module_.layers.size() + 1);
+  setup.fastest_before.push_back(0.0);
+  for (const int kind : module_.layers) {
+    setup.work_s += layer_fastest[S(kind)];
+    setup.fastest_before.push_back(setup.work_s);
+    const stack::ItemParameters& p = first.table->layer_parameters[S(kind)];
+    setup.least_parameters.dense = std::min(setup.least_parameters.dense, p.dense);
+    setup.least_parameters.expert = std::min(setup.least_parameters.expert, p.expert);
+  }
   setup.stage_z = exposed;
   setup.least_z.assign(S(layers_ + 1), 0.0);
   for (int64_t i = layers_ - 1; i >= 0; --i) {
@@ -315,7 +327,7 @@ double Inner::LeastRecomputation(const Setup& setup) const {
   std::vector<std::pair<double, double>> points;
   StageSums least;
   least.transient_bytes = kInfinity;
-  least.parameters = {kInfinity, kInfinity};
+  least.parameters = setup.least_parameters;
   for (size_t kind = 0; kind < module_.layer_kinds.size(); ++kind) {
     if (std::find(module_.layers.begin(), module_.layers.end(), static_cast<int>(kind)) ==
         module_.layers.end()) {
@@ -332,9 +344,6 @@ double Inner::LeastRecomputation(const Setup& setup) const {
       points.emplace_back(c.saved_bytes, c.forward_s + c.backward_s - fastest);
       least.transient_bytes = std::min(least.transient_bytes, c.transient_bytes);
     }
-    const stack::ItemParameters& p = any.table->layer_parameters[kind];
-    least.parameters.dense = std::min(least.parameters.dense, p.dense);
-    least.parameters.expert = std::min(least.parameters.expert, p.expert);
   }
   const Hull hull(std::move(points));
   double budget = 0.0;
@@ -357,26 +366,75 @@ double Inner::LeastRecomputation(const Setup& setup) const {
   return D(layers_) * hull.At(budget / D(layers_) * (1 + kRounding));
 }
 
+double Inner::LeastFullStage(const Setup& setup) const {
+  const int64_t P = setup.P();
+  const stack::ItemTable& table = *setup.places.front().table;
+  const auto passes = [](const stack::ItemCost& c) { return c.forward_s + c.backward_s; };
+  // Whether ranges with no stage above `seconds` hold all layers, each as long as can be.
+  const auto possible = [&](double seconds) {
+    int64_t used = 0;
+    for (int64_t p = 0; p < P; ++p) {
+      double left = seconds;
+      if (p == 0) left -= passes(table.embedding);
+      if (p == P - 1) left -= passes(table.head);
+      const double until = setup.fastest_before[S(used)] + left;
+      const auto at = std::upper_bound(setup.fastest_before.begin(), setup.fastest_before.end(),
+                                       until * (1 + kRounding));
+      const int64_t end = (at - setup.fastest_before.begin()) - 1;
+      used = std::max(used, std::min(end, used + CountRange(setup, p).second));
+    }
+    return used >= layers_;
+  };
+  double low = (setup.work_s + passes(table.embedding) + passes(table.head)) / D(P);
+  double high = setup.work_s + passes(table.embedding) + passes(table.head);
+  if (possible(low)) return low;
+  while (high - low > kFine * high) {
+    const double middle = low + (high - low) / 2;
+    (possible(middle) ? high : low) = middle;
+  }
+  return low;
+}
+
 double Inner::TimeBound(const Tuple& tuple, double give_up) {
   if (groups_.size() > 1) return 0.0;  // bounds.h stands
   Setup setup;
   Prepare(tuple, setup);
   const stack::Split& split = setup.tuple.split;
-  if (!MostByTime(setup, give_up * (1 + kRounding) - setup.messages_s - setup.LeastZ(0, 0))) {
-    return kInfinity;
-  }
+  const double most_y = give_up * (1 + kRounding) - setup.messages_s - setup.LeastZ(0, 0);
+  if (!MostByTime(setup, most_y)) return kInfinity;
   const double more = LeastRecomputation(setup);
   if (more == kInfinity) return kInfinity;
   const stack::ItemTable& table = *setup.places.front().table;
   const double P = D(split.pp), v = D(split.virtual_stages), m = D(split.micro_batches);
-  double work = more + setup.work_s + table.embedding.forward_s + table.embedding.backward_s +
-                table.head.forward_s + table.head.backward_s;
+  const double work = more + setup.work_s + table.embedding.forward_s + table.embedding.backward_s +
+                      table.head.forward_s + table.head.backward_s;
   const double mean = work / P + v * table.exposed_message_s;
-  const double end = setup.places.front().costs->EndOfStepBound(split, {});
-  if (split.schedule == Schedule::kZeroBubbleH1) {
-    return setup.messages_s + m * mean + end + (1 - 1 / P) * setup.LeastZ(0, 0);
+  const bool late = split.schedule == Schedule::kZeroBubbleH1;
+  const double steady = late ? m - 1 : m - 1 / v;
+  // Ends of the step with passes as long as can be (T >= z + y = m t + e) and the layers that a
+  // stage surely has.
+  StageSums sums;
+  sums.forward_s = sums.backward_s = (give_up * (1 + kRounding) - setup.messages_s) / m;
+  int64_t least = layers_;
+  for (int64_t p = 0; p < split.pp; ++p) {
+    least = std::min(least, std::max(CountRange(setup, p).first,
+                                     layers_ - (setup.most_total - setup.most[S(p)])));
   }
-  return setup.messages_s + P / v * mean + (m - 1 / v) * mean + end;
+  sums.parameters = setup.least_parameters;
+  sums.parameters.dense *= D(least);
+  sums.parameters.expert *= D(least);
+  StagePlace& place = setup.places.front();
+  const double end = std::isfinite(sums.forward_s)
+                         ? place.costs->EndOfStep(split, sums)
+                         : place.costs->EndOfStepBound(split, sums.parameters);
+  const double full = LeastFullStage(setup) + v * table.exposed_message_s;
+  if (late) {
+    // z <= t of the fullest stage leaves (m - 1) t + e beside the sum of z.
+    const double sum = setup.LeastZ(0, 0);
+    return setup.messages_s +
+           std::max(m * mean + end + (1 - 1 / P) * sum, sum + (m - 1) * full + end);
+  }
+  return setup.messages_s + P / v * mean + steady * std::max(mean, full) + end;
 }
 
 bool Inner::MostByTime(Setup& setup, double most_y) const {

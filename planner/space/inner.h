@@ -72,6 +72,8 @@ class Inner {
 
   void Prepare(const Tuple& tuple, Setup& setup) const;
   double LeastRecomputation(const Setup& setup) const;
+  /// Least seconds of the fullest stage, all layers in their fastest modes, messages apart.
+  double LeastFullStage(const Setup& setup) const;
   std::vector<Rule> Rules(const Setup& setup) const;
   void Solve(Setup& setup, const Rule* rule, double give_up, Outcome& outcome);
   /// Sets most layers by time; false when they are too few.
