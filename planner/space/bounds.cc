@@ -35,8 +35,6 @@ double LeastOf(const std::vector<TableMinima>& minima, const F& f) {
 /// Least numbers of a stage with that many layers.
 StageSums LeastSums(const TableMinima& m, double layers) {
   StageSums sums;
-  sums.saved_bytes = layers * m.saved_bytes;
-  sums.transient_bytes = m.transient_bytes;
   sums.parameters.dense = layers * m.parameters.dense;
   sums.parameters.expert = layers * m.parameters.expert;
   return sums;
@@ -63,7 +61,7 @@ std::array<bool, kLayerModes> Bounds::Modes(const Split& split) const {
 TableMinima Bounds::MinimaOf(const ItemTable& table, const std::array<bool, kLayerModes>& modes,
                              bool exact) const {
   TableMinima m(table.layers.size());
-  m.least_layer_s = m.saved_bytes = m.transient_bytes = kInfinity;
+  m.least_layer_s = kInfinity;
   m.parameters = {kInfinity, kInfinity};
   double late = PassesOf(table.embedding) - 2 * table.embedding.weight_s + PassesOf(table.head) -
                 2 * table.head.weight_s;
@@ -75,8 +73,7 @@ TableMinima Bounds::MinimaOf(const ItemTable& table, const std::array<bool, kLay
       const ItemCost& cost = table.layers[kind][mode];
       least = std::min(least, PassesOf(cost));
       least_late = std::min(least_late, PassesOf(cost) - 2 * cost.weight_s);
-      m.saved_bytes = std::min(m.saved_bytes, cost.saved_bytes);
-      m.transient_bytes = std::min(m.transient_bytes, cost.transient_bytes);
+      m.memory.emplace_back(cost.transient_bytes, cost.saved_bytes);
     }
     m.layer_s[kind] = least;
     m.least_layer_s = std::min(m.least_layer_s, least);
@@ -85,6 +82,13 @@ TableMinima Bounds::MinimaOf(const ItemTable& table, const std::array<bool, kLay
     m.parameters.dense = std::min(m.parameters.dense, table.layer_parameters[kind].dense);
     m.parameters.expert = std::min(m.parameters.expert, table.layer_parameters[kind].expert);
   }
+  std::sort(m.memory.begin(), m.memory.end());
+  double saved = kInfinity;
+  std::erase_if(m.memory, [&](const auto& point) {
+    const bool useless = point.second >= saved;
+    saved = std::min(saved, point.second);
+    return useless;
+  });
   m.embedding_s = PassesOf(table.embedding);
   m.head_s = PassesOf(table.head);
   m.late_s = exact ? late : -kInfinity;
@@ -180,9 +184,13 @@ bool Bounds::MayFit(const Split& split, const std::vector<TableMinima>& minima) 
   const double ceiling = std::ceil(layers_ / D(split.pp));
   const double in_flight = stack::InFlight(split, split.pp - 1);
   for (size_t g = 0; g < minima.size(); ++g) {
-    const StageSums sums = LeastSums(minima[g], ceiling);
-    if (groups_[g].costs->Memory(split, sums, in_flight).total() <= groups_[g].memory_bytes) {
-      return true;
+    StageSums sums = LeastSums(minima[g], ceiling);
+    for (const auto& [transient, saved] : minima[g].memory) {
+      sums.transient_bytes = transient;
+      sums.saved_bytes = ceiling * saved;
+      if (groups_[g].costs->Memory(split, sums, in_flight).total() <= groups_[g].memory_bytes) {
+        return true;
+      }
     }
   }
   return false;

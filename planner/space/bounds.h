@@ -16,9 +16,11 @@
 //   3. ZB-H1: S + X >= sum_p (1 - L(p)) z(p) + m A + e0, and sum_p z(p) >= sum_p (t(p) - 2 w(p)).
 //
 // Memory. Memory rises with sums and in-flight micro-batches; some stage holds ceil(layers / P)
-// layers or more, and none keeps fewer micro-batches than the last one.
+// layers or more, and none keeps fewer micro-batches than the last one. Of the stage's layers one
+// has the largest working set; all save at least what the least saving mode within it does.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "planner/space/space.h"
@@ -36,8 +38,9 @@ struct TableMinima {
   double late_s = 0.0;  ///< all items: forward + backward - 2 weight; may be negative
   double message_s = 0.0;
   double exposed_message_s = 0.0;
-  double saved_bytes = 0.0;          ///< of a layer
-  double transient_bytes = 0.0;      ///< of a layer
+  /// Least (working set, saved bytes) of a layer, one mode each: working sets rise, saved bytes
+  /// fall.
+  std::vector<std::pair<double, double>> memory;
   stack::ItemParameters parameters;  ///< of a layer, each kind of parameter by itself
   double work_s() const { return layers_s + embedding_s + head_s; }
 };

@@ -230,7 +230,6 @@ class Search {
     ++certificate_.evaluated;
     const double give_up = best_.worst();
     Inner::Outcome outcome = inner_.Fastest(candidate.tuple, give_up);
-    if (getenv("DUMP")) fprintf(stderr,"%s lb %.6f give %.6f T %.6f\n",ShortName(candidate.tuple.split).c_str(),candidate.seconds,give_up,outcome.solution?outcome.solution->objective_s:-1.0);
     if (outcome.slack_s > 0) {
       const double found = outcome.solution ? outcome.solution->objective_s : give_up;
       unproven_ = std::min(unproven_, std::max(candidate.seconds, found - outcome.slack_s));

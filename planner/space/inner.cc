@@ -73,6 +73,7 @@ struct Inner::Setup {
   std::vector<int64_t> low, high;  ///< layers before each stage
   std::vector<int64_t> most;       ///< layers a stage can take
   int64_t most_total = 0;
+  std::vector<StageSums> ends;             ///< of each stage's embedding and head
   stack::ItemParameters least_parameters;  ///< of a layer
   std::vector<double> fastest_before;      ///< seconds of the layers before each, first device
   double work_s = 0.0;  ///< all layers in their fastest modes, on the first stage's device
@@ -93,7 +94,9 @@ Inner::Inner(const std::vector<DeviceGroup>& groups, const SpaceOptions& options
     : groups_(groups),
       options_(options),
       module_(groups.front().costs->module()),
-      layers_(module_.layer_count()) {
+      layers_(module_.layer_count()),
+      kind_occurs_(module_.layer_kinds.size()) {
+  for (const int kind : module_.layers) kind_occurs_[S(kind)] = true;
   one_kind_ = std::all_of(module_.layers.begin(), module_.layers.end(),
                           [&](int kind) { return kind == module_.layers.front(); });
 }
@@ -321,18 +324,12 @@ class Hull {
 
 }  // namespace
 
-double Inner::LeastRecomputation(const Setup& setup) const {
-  const stack::Split& split = setup.tuple.split;
+double Inner::LeastRecomputation(Setup& setup) const {
   const StagePlace& any = setup.places.front();
-  std::vector<std::pair<double, double>> points;
-  StageSums least;
-  least.transient_bytes = kInfinity;
-  least.parameters = setup.least_parameters;
+  std::vector<std::pair<double, double>> points;  // saved bytes, seconds beyond the fastest
+  std::vector<std::pair<double, double>> sets;    // working set, saved bytes
   for (size_t kind = 0; kind < module_.layer_kinds.size(); ++kind) {
-    if (std::find(module_.layers.begin(), module_.layers.end(), static_cast<int>(kind)) ==
-        module_.layers.end()) {
-      continue;
-    }
+    if (!kind_occurs_[kind]) continue;
     double fastest = kInfinity;
     for (size_t mode = 0; mode < kLayerModes; ++mode) {
       const stack::ItemCost& c = any.table->layers[kind][mode];
@@ -342,28 +339,81 @@ double Inner::LeastRecomputation(const Setup& setup) const {
       const stack::ItemCost& c = any.table->layers[kind][mode];
       if (!any.modes[mode]) continue;
       points.emplace_back(c.saved_bytes, c.forward_s + c.backward_s - fastest);
-      least.transient_bytes = std::min(least.transient_bytes, c.transient_bytes);
+      sets.emplace_back(c.transient_bytes, c.saved_bytes);
     }
   }
+  std::sort(sets.begin(), sets.end());
+  double saved = kInfinity;
+  std::erase_if(sets, [&](const auto& set) {
+    const bool useless = set.second >= saved;
+    saved = std::min(saved, set.second);
+    return useless;
+  });
   const Hull hull(std::move(points));
+  if (!MostByMemory(setup, sets)) return kInfinity;
   double budget = 0.0;
-  for (int64_t p = 0; p < split.pp; ++p) {
+  for (int64_t p = 0; p < setup.P(); ++p) {
     const StagePlace& place = setup.places[S(p)];
-    const auto [low, high] = CountRange(setup, p);
-    const double layers = D(std::max(low, layers_ - (setup.most_total - setup.most[S(p)])));
-    const double all = D(setup.most[S(p)]) * hull.enough();
-    StageContent ends;
-    ends.kinds.resize(module_.layer_kinds.size());
-    ends.embedding = place.embedding;
-    ends.head = place.head;
-    StageSums sums = stack::SumOf(ends, *place.table);
-    sums.parameters.dense += layers * least.parameters.dense;
-    sums.parameters.expert += layers * least.parameters.expert;
-    sums.transient_bytes = std::max(sums.transient_bytes, least.transient_bytes);
-    budget += std::min(all, MostSaved(place, sums, all));
-    if (budget < 0) return kInfinity;
+    const int64_t layers = SureLayers(setup, p);
+    const double all = D(setup.most[S(p)]) * hull.enough() + setup.ends[S(p)].saved_bytes;
+    double most = -1.0;
+    for (const auto& [transient, least] : sets) {
+      StageSums sums = SumsOf(setup, p, layers, {transient, 0.0});
+      const double fits = MostSaved(place, sums, all);
+      if (fits >= D(layers) * least + sums.saved_bytes) most = std::max(most, fits);
+    }
+    if (most < 0) return kInfinity;
+    budget += most - setup.ends[S(p)].saved_bytes;
   }
   return D(layers_) * hull.At(budget / D(layers_) * (1 + kRounding));
+}
+
+int64_t Inner::SureLayers(const Setup& setup, int64_t stage) const {
+  return std::max(CountRange(setup, stage).first,
+                  layers_ - (setup.most_total - setup.most[S(stage)]));
+}
+
+StageSums Inner::SumsOf(const Setup& setup, int64_t stage, int64_t layers,
+                        const std::pair<double, double>& set) const {
+  StageSums sums = setup.ends[S(stage)];
+  sums.parameters.dense += D(layers) * setup.least_parameters.dense;
+  sums.parameters.expert += D(layers) * setup.least_parameters.expert;
+  sums.transient_bytes = std::max(sums.transient_bytes, set.first);
+  sums.saved_bytes += D(layers) * set.second;
+  return sums;
+}
+
+bool Inner::MostByMemory(Setup& setup, const std::vector<std::pair<double, double>>& sets) const {
+  StageContent content;
+  content.kinds.resize(module_.layer_kinds.size());
+  setup.most_total = 0;
+  setup.ends.resize(S(setup.P()));
+  for (int64_t p = 0; p < setup.P(); ++p) {
+    const StagePlace& place = setup.places[S(p)];
+    content.embedding = place.embedding;
+    content.head = place.head;
+    setup.ends[S(p)] = stack::SumOf(content, *place.table);
+    const auto fits = [&](int64_t layers) {
+      return std::any_of(sets.begin(), sets.end(), [&](const auto& set) {
+        const StageSums sums = SumsOf(setup, p, layers, set);
+        return place.costs->Memory(*place.split, sums, place.in_flight).total() <=
+               place.memory_bytes;
+      });
+    };
+    int64_t& most = setup.most[S(p)];
+    const int64_t least = CountRange(setup, p).first;
+    if (!fits(most)) {
+      int64_t low = least - 1, high = most;  // low fits or is too few, high does not fit
+      while (high - low > 1) {
+        const int64_t middle = low + (high - low) / 2;
+        (fits(middle) ? low : high) = middle;
+      }
+      most = low;
+    }
+    if (most < least) return false;
+    setup.most_total += most;
+  }
+  return setup.most_total >= layers_;
 }
 
 double Inner::LeastFullStage(const Setup& setup) const {
@@ -417,8 +467,7 @@ double Inner::TimeBound(const Tuple& tuple, double give_up) {
   sums.forward_s = sums.backward_s = (give_up * (1 + kRounding) - setup.messages_s) / m;
   int64_t least = layers_;
   for (int64_t p = 0; p < split.pp; ++p) {
-    least = std::min(least, std::max(CountRange(setup, p).first,
-                                     layers_ - (setup.most_total - setup.most[S(p)])));
+    least = std::min(least, SureLayers(setup, p));
   }
   sums.parameters = setup.least_parameters;
   sums.parameters.dense *= D(least);

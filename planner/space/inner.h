@@ -71,7 +71,15 @@ class Inner {
   struct Setup;
 
   void Prepare(const Tuple& tuple, Setup& setup) const;
-  double LeastRecomputation(const Setup& setup) const;
+  double LeastRecomputation(Setup& setup) const;
+  /// Lowers most layers to what memory allows at least; `sets`: (working set, saved bytes) of
+  /// modes.
+  bool MostByMemory(Setup& setup, const std::vector<std::pair<double, double>>& sets) const;
+  /// Layers that a stage holds since the others can take no more.
+  int64_t SureLayers(const Setup& setup, int64_t stage) const;
+  /// Least sums of a stage with that many layers in modes of that set.
+  stack::StageSums SumsOf(const Setup& setup, int64_t stage, int64_t layers,
+                          const std::pair<double, double>& set) const;
   /// Least seconds of the fullest stage, all layers in their fastest modes, messages apart.
   double LeastFullStage(const Setup& setup) const;
   std::vector<Rule> Rules(const Setup& setup) const;
@@ -98,6 +106,7 @@ class Inner {
   const ModuleSpec& module_;
   int64_t layers_ = 0;
   bool one_kind_ = false;
+  std::vector<bool> kind_occurs_;
 };
 
 }  // namespace meshwright::planner::space
