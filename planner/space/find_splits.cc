@@ -174,10 +174,10 @@ class Search {
     const auto first =
         std::min_element(candidates_.begin() + static_cast<ptrdiff_t>(begin), candidates_.end());
     if (first != candidates_.end() && first->seconds < best_.worst() && !OutOfTime()) {
-      const Candidate candidate = *first;
+      Candidate candidate = *first;
       *first = candidates_.back();
       candidates_.pop_back();
-      Evaluate(candidate);
+      if (Tighten(candidate)) Evaluate(candidate);
     }
     if (candidates_.size() > most_candidates_) {
       DropSlowCandidates();
@@ -213,17 +213,21 @@ class Search {
         Evaluate(candidate);
         continue;
       }
-      candidate.tight = true;
-      candidate.seconds =
-          std::max(candidate.seconds, inner_.TimeBound(candidate.tuple, best_.worst()));
-      if (candidate.seconds == kInfinity || TooSlow(candidate.seconds)) {
-        Bounded(1);
-        continue;
-      }
+      if (!Tighten(candidate)) continue;
       candidates_.push_back(candidate);
       std::push_heap(candidates_.begin(), candidates_.end(), later);
     }
     Bounded(candidates_.size());
+  }
+
+  /// False: no solution of the candidate can be among the best.
+  bool Tighten(Candidate& candidate) {
+    candidate.tight = true;
+    candidate.seconds =
+        std::max(candidate.seconds, inner_.TimeBound(candidate.tuple, best_.worst()));
+    if (candidate.seconds < kInfinity && !TooSlow(candidate.seconds)) return true;
+    Bounded(1);
+    return false;
   }
 
   void Evaluate(const Candidate& candidate) {

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "planner/lower/make_plan.h"
+#include "planner/space/hull.h"
 
 namespace meshwright::planner::space {
 namespace {
@@ -287,44 +288,7 @@ const StageOptionList& Inner::Options(Setup& setup, const Rule* rule, int64_t st
   return at->second;
 }
 
-namespace {
-
-/// Lower convex hull of points (saved bytes, seconds), as a function of bytes that does not rise.
-class Hull {
- public:
-  explicit Hull(std::vector<std::pair<double, double>> points) {
-    std::sort(points.begin(), points.end());
-    for (const auto& p : points) {
-      if (!hull_.empty() && p.second >= hull_.back().second) continue;
-      while (hull_.size() > 1 && Above(hull_[hull_.size() - 2], hull_.back(), p)) hull_.pop_back();
-      hull_.push_back(p);
-    }
-  }
-  /// Infinite below the least bytes.
-  double At(double bytes) const {
-    if (bytes < hull_.front().first * (1 - kRounding)) return kInfinity;
-    for (size_t i = 1; i < hull_.size(); ++i) {
-      if (bytes > hull_[i].first) continue;
-      const auto& [x0, y0] = hull_[i - 1];
-      const auto& [x1, y1] = hull_[i];
-      return y0 + (y1 - y0) * std::max(0.0, bytes - x0) / (x1 - x0);
-    }
-    return hull_.back().second;
-  }
-  double enough() const { return hull_.back().first; }
-
- private:
-  using Point = std::pair<double, double>;
-  static bool Above(const Point& a, const Point& b, const Point& c) {
-    return (b.second - a.second) * (c.first - a.first) >=
-           (c.second - a.second) * (b.first - a.first);
-  }
-  std::vector<Point> hull_;
-};
-
-}  // namespace
-
-double Inner::LeastRecomputation(Setup& setup) const {
+double Inner::LeastRecomputation(Setup& setup, double most_y) const {
   const StagePlace& any = setup.places.front();
   std::vector<std::pair<double, double>> points;  // saved bytes, seconds beyond the fastest
   std::vector<std::pair<double, double>> sets;    // working set, saved bytes
@@ -350,7 +314,7 @@ double Inner::LeastRecomputation(Setup& setup) const {
     return useless;
   });
   const Hull hull(std::move(points));
-  if (!MostByMemory(setup, sets)) return kInfinity;
+  if (!MostByMemory(setup, sets) || !MostByBoth(setup, sets, hull, most_y)) return kInfinity;
   double budget = 0.0;
   for (int64_t p = 0; p < setup.P(); ++p) {
     const StagePlace& place = setup.places[S(p)];
@@ -366,6 +330,59 @@ double Inner::LeastRecomputation(Setup& setup) const {
     budget += most - setup.ends[S(p)].saved_bytes;
   }
   return D(layers_) * hull.At(budget / D(layers_) * (1 + kRounding));
+}
+
+bool Inner::MostByBoth(Setup& setup, const std::vector<std::pair<double, double>>& sets,
+                       const Hull& hull, double most_y) const {
+  const stack::Split& split = setup.tuple.split;
+  if (split.virtual_stages > 1 && !one_kind_) return true;  // ranges are not contiguous
+  const int64_t P = setup.P();
+  const double m = D(split.micro_batches), v = D(setup.v());
+  const double steady = split.schedule == Schedule::kZeroBubbleH1 ? m - 1 : m - 1 / v;
+  int64_t low = 0, high = 0;  // layers before the stage
+  int64_t behind = setup.most_total;
+  int64_t total = 0;
+  for (int64_t p = 0; p < P; ++p) {
+    const StagePlace& place = setup.places[S(p)];
+    const StageSums& ends = setup.ends[S(p)];
+    const double fixed = ends.forward_s + ends.backward_s + v * place.table->exposed_message_s;
+    const auto holds = [&](int64_t n) {
+      double fastest = kInfinity;
+      for (int64_t first = low; first <= std::min(high, layers_ - n); ++first) {
+        fastest =
+            std::min(fastest, setup.fastest_before[S(first + n)] - setup.fastest_before[S(first)]);
+      }
+      const double end =
+          place.costs->EndOfStepBound(split, SumsOf(setup, p, n, {0.0, 0.0}).parameters);
+      if (steady * (fixed + fastest) * (1 - kRounding) + end > most_y) return false;
+      const double all = ends.saved_bytes + D(n) * hull.enough();
+      return std::any_of(sets.begin(), sets.end(), [&](const auto& set) {
+        const double fits = MostSaved(place, SumsOf(setup, p, n, {set.first, 0.0}), all);
+        const double saved = fits - ends.saved_bytes;
+        if (saved < D(n) * set.second * (1 - kRounding)) return false;
+        const double more = D(n) * hull.At(saved / D(n) * (1 + kRounding));
+        return steady * (fixed + fastest + more) * (1 - kRounding) + end <= most_y;
+      });
+    };
+    int64_t& most = setup.most[S(p)];
+    const int64_t least = CountRange(setup, p).first;
+    behind -= most;
+    if (most >= least && !holds(most)) {
+      int64_t good = least - 1, bad = most;
+      while (bad - good > 1) {
+        const int64_t middle = good + (bad - good) / 2;
+        (holds(middle) ? good : bad) = middle;
+      }
+      most = good;
+    }
+    if (most < least) return false;
+    total += most;
+    high = std::min(layers_, high + most);
+    low = std::max(low + least, layers_ - behind);
+    if (low > high) return false;
+  }
+  setup.most_total = total;
+  return total >= layers_;
 }
 
 int64_t Inner::SureLayers(const Setup& setup, int64_t stage) const {
@@ -452,7 +469,7 @@ double Inner::TimeBound(const Tuple& tuple, double give_up) {
   const stack::Split& split = setup.tuple.split;
   const double most_y = give_up * (1 + kRounding) - setup.messages_s - setup.LeastZ(0, 0);
   if (!MostByTime(setup, most_y)) return kInfinity;
-  const double more = LeastRecomputation(setup);
+  const double more = LeastRecomputation(setup, most_y);
   if (more == kInfinity) return kInfinity;
   const stack::ItemTable& table = *setup.places.front().table;
   const double P = D(split.pp), v = D(split.virtual_stages), m = D(split.micro_batches);

@@ -34,6 +34,8 @@ struct Solution {
 Solution PriceSolution(const std::vector<DeviceGroup>& groups, const Tuple& tuple,
                        std::vector<int64_t> layers, std::vector<stack::StageContent> stages);
 
+class Hull;
+
 class Inner {
  public:
   Inner(const std::vector<DeviceGroup>& groups, const SpaceOptions& options);
@@ -71,10 +73,13 @@ class Inner {
   struct Setup;
 
   void Prepare(const Tuple& tuple, Setup& setup) const;
-  double LeastRecomputation(Setup& setup) const;
+  double LeastRecomputation(Setup& setup, double most_y) const;
   /// Lowers most layers to what memory allows at least; `sets`: (working set, saved bytes) of
   /// modes.
   bool MostByMemory(Setup& setup, const std::vector<std::pair<double, double>>& sets) const;
+  /// Lowers most layers to what memory and y <= most_y together allow at least.
+  bool MostByBoth(Setup& setup, const std::vector<std::pair<double, double>>& sets,
+                  const Hull& hull, double most_y) const;
   /// Layers that a stage holds since the others can take no more.
   int64_t SureLayers(const Setup& setup, int64_t stage) const;
   /// Least sums of a stage with that many layers in modes of that set.

@@ -68,18 +68,30 @@ double StackStageCosts::CollectiveTime(const Split& split, cost::CollectiveKind 
   return ToSeconds(prices_.PriceCollective({kind, whole}, path)).value();
 }
 
+size_t StackStageCosts::ProductHash::operator()(const Product& p) const {
+  uint64_t hash = p.accumulate ? 1 : 0;
+  for (const int64_t part :
+       {static_cast<int64_t>(p.precision), p.m, p.n, p.k, p.batch, p.read, p.written}) {
+    // Multiply and fold: the low bits of sizes are mostly zeros.
+    hash = (hash ^ static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15ULL;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
 double StackStageCosts::OpTime(const StackOp& op) const {
   const StackCostFactors& f = inputs_.stack.factors;
+  const cost::Work& w = op.work;
+  if (w.kind == cost::WorkKind::kGemm) {
+    const auto [at, fresh] = products_.try_emplace(
+        {w.precision, w.accumulate, w.m, w.n, w.k, w.batch, w.read.value(), w.written.value()},
+        0.0);
+    if (fresh) at->second = ToSeconds(prices_.PriceOp(w)).value();
+    return at->second * f.gemm;
+  }
   const double launch = inputs_.profile.launch_overhead.value.value();
   const double time = ToSeconds(prices_.PriceOp(op.work)).value();
-  switch (op.work.kind) {
-    case cost::WorkKind::kGemm:
-      return time * f.gemm;
-    case cost::WorkKind::kAttention:
-      return time * f.attention;
-    default:
-      break;
-  }
+  if (w.kind == cost::WorkKind::kAttention) return time * f.attention;
   return (time - launch) * (op.scores ? f.scores : f.pointwise) +
          launch * static_cast<double>(op.launches);
 }

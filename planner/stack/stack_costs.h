@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "cost_models/cost_model.h"
@@ -100,6 +101,17 @@ class StackStageCosts final : public StageCosts {
   cost::CostModel prices_;
   std::map<Key, std::unique_ptr<ItemTable>> tables_;
   std::map<Key, PricedItems> priced_;
+  /// Products priced before: splits share most of theirs.
+  struct Product {
+    cost::Precision precision;
+    bool accumulate;
+    int64_t m, n, k, batch, read, written;
+    friend bool operator==(const Product&, const Product&) = default;
+  };
+  struct ProductHash {
+    size_t operator()(const Product& p) const;
+  };
+  mutable std::unordered_map<Product, double, ProductHash> products_;  ///< seconds alone
 };
 
 }  // namespace meshwright::planner::stack
