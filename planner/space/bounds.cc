@@ -32,15 +32,21 @@ double LeastOf(const std::vector<TableMinima>& minima, const F& f) {
   return least;
 }
 
-/// Least numbers of a stage with that many layers.
-StageSums LeastSums(const TableMinima& m, double layers) {
-  StageSums sums;
-  sums.parameters.dense = layers * m.parameters.dense;
-  sums.parameters.expert = layers * m.parameters.expert;
-  return sums;
+double LeastOf(const std::vector<std::pair<double, double>>& by_kind, double layers) {
+  double sum = 0.0;
+  for (const auto& [each, count] : by_kind) {
+    const double n = std::min(layers, count);
+    sum += n * each;
+    layers -= n;
+  }
+  return sum;
 }
 
 }  // namespace
+
+stack::ItemParameters TableMinima::LeastParameters(double layers) const {
+  return {LeastOf(dense, layers), LeastOf(expert, layers)};
+}
 
 Bounds::Bounds(const std::vector<DeviceGroup>& groups, const SpaceOptions& options)
     : groups_(groups), options_(options) {
@@ -62,7 +68,6 @@ TableMinima Bounds::MinimaOf(const ItemTable& table, const std::array<bool, kLay
                              bool exact) const {
   TableMinima m(table.layers.size());
   m.least_layer_s = kInfinity;
-  m.parameters = {kInfinity, kInfinity};
   double late = PassesOf(table.embedding) - 2 * table.embedding.weight_s + PassesOf(table.head) -
                 2 * table.head.weight_s;
   for (size_t kind = 0; kind < table.layers.size(); ++kind) {
@@ -79,9 +84,11 @@ TableMinima Bounds::MinimaOf(const ItemTable& table, const std::array<bool, kLay
     m.least_layer_s = std::min(m.least_layer_s, least);
     m.layers_s += kind_layers_[kind] * least;
     late += kind_layers_[kind] * least_late;
-    m.parameters.dense = std::min(m.parameters.dense, table.layer_parameters[kind].dense);
-    m.parameters.expert = std::min(m.parameters.expert, table.layer_parameters[kind].expert);
+    m.dense.emplace_back(table.layer_parameters[kind].dense, kind_layers_[kind]);
+    m.expert.emplace_back(table.layer_parameters[kind].expert, kind_layers_[kind]);
   }
+  std::sort(m.dense.begin(), m.dense.end());
+  std::sort(m.expert.begin(), m.expert.end());
   std::sort(m.memory.begin(), m.memory.end());
   double saved = kInfinity;
   std::erase_if(m.memory, [&](const auto& point) {
@@ -140,9 +147,8 @@ double Bounds::Time(const Split& split, const std::vector<TableMinima>& minima) 
   const double steady = m - 1 / v;
   for (size_t g = 0; g < minima.size(); ++g) {
     const TableMinima& x = minima[g];
-    const double end_g = groups_[g].costs->EndOfStepBound(split, LeastSums(x, v).parameters);
-    const double end_full =
-        groups_[g].costs->EndOfStepBound(split, LeastSums(x, ceiling).parameters);
+    const double end_g = groups_[g].costs->EndOfStepBound(split, x.LeastParameters(v));
+    const double end_full = groups_[g].costs->EndOfStepBound(split, x.LeastParameters(ceiling));
     end = std::min(end, options_.even_layers ? end_full : end_g);
     const double t = ceiling * x.least_layer_s + v * x.exposed_message_s;
     fullest = std::min(fullest,
@@ -184,7 +190,8 @@ bool Bounds::MayFit(const Split& split, const std::vector<TableMinima>& minima) 
   const double ceiling = std::ceil(layers_ / D(split.pp));
   const double in_flight = stack::InFlight(split, split.pp - 1);
   for (size_t g = 0; g < minima.size(); ++g) {
-    StageSums sums = LeastSums(minima[g], ceiling);
+    StageSums sums;
+    sums.parameters = minima[g].LeastParameters(ceiling);
     for (const auto& [transient, saved] : minima[g].memory) {
       sums.transient_bytes = transient;
       sums.saved_bytes = ceiling * saved;

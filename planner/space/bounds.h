@@ -41,7 +41,10 @@ struct TableMinima {
   /// Least (working set, saved bytes) of a layer, one mode each: working sets rise, saved bytes
   /// fall.
   std::vector<std::pair<double, double>> memory;
-  stack::ItemParameters parameters;  ///< of a layer, each kind of parameter by itself
+  /// (Parameters of a layer, layers of that kind), fewest first; each kind of parameter by itself.
+  std::vector<std::pair<double, double>> dense, expert;
+  /// Least parameters of `layers` layers.
+  stack::ItemParameters LeastParameters(double layers) const;
   double work_s() const { return layers_s + embedding_s + head_s; }
 };
 

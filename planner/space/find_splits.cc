@@ -22,6 +22,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-9;
 /// Candidates kept before those that became too slow are dropped.
 constexpr size_t kMostCandidates = size_t{1} << 18;
+/// Tuples of a shape that are looked at closely before the next shape.
+constexpr int kTries = 16;
 
 class Search {
  public:
@@ -55,7 +57,7 @@ class Search {
   struct Candidate {
     double seconds = 0.0;
     Tuple tuple;
-    bool tight = false;  ///< bounded by Inner::TimeBound
+    bool tight = false;  ///< bounded by its own table and by Inner::TimeBound
     bool operator<(const Candidate& other) const {
       return seconds != other.seconds ? seconds < other.seconds : tuple < other.tuple;
     }
@@ -144,7 +146,7 @@ class Search {
   }
 
   void VisitTuples(const BoundShape& s) {
-    std::vector<TableMinima> least, exact;
+    std::vector<TableMinima> least;
     MinimaOf(SplitOf(s.shape), true, least);
     const int32_t orders = GroupOrders(groups_);
     const size_t begin = candidates_.size();
@@ -156,11 +158,6 @@ class Search {
         seconds = bounds_.Time(split, least);
         cut = TooSlow(seconds) || !bounds_.MayFit(split, least);
       }
-      if (!cut) {
-        MinimaOf(split, false, exact);
-        seconds = std::max(seconds, bounds_.Time(split, exact));
-        cut = TooSlow(seconds) || !bounds_.MayFit(split, exact);
-      }
       if (cut) {
         certificate_.bounded += orders;
         certificate_.bounded_alone += orders;
@@ -171,13 +168,16 @@ class Search {
       }
     });
     // A first solution early makes later bounds cut.
-    const auto first =
-        std::min_element(candidates_.begin() + static_cast<ptrdiff_t>(begin), candidates_.end());
-    if (first != candidates_.end() && first->seconds < best_.worst() && !OutOfTime()) {
+    for (int tries = 0; tries < kTries && candidates_.size() > begin && !OutOfTime(); ++tries) {
+      const auto first =
+          std::min_element(candidates_.begin() + static_cast<ptrdiff_t>(begin), candidates_.end());
+      if (first->seconds >= best_.worst()) break;
       Candidate candidate = *first;
       *first = candidates_.back();
       candidates_.pop_back();
-      if (Tighten(candidate)) Evaluate(candidate);
+      if (!Tighten(candidate)) continue;
+      Evaluate(candidate);
+      break;
     }
     if (candidates_.size() > most_candidates_) {
       DropSlowCandidates();
@@ -223,9 +223,14 @@ class Search {
   /// False: no solution of the candidate can be among the best.
   bool Tighten(Candidate& candidate) {
     candidate.tight = true;
-    candidate.seconds =
-        std::max(candidate.seconds, inner_.TimeBound(candidate.tuple, best_.worst()));
-    if (candidate.seconds < kInfinity && !TooSlow(candidate.seconds)) return true;
+    const Split& split = candidate.tuple.split;
+    MinimaOf(split, false, exact_);
+    candidate.seconds = std::max(candidate.seconds, bounds_.Time(split, exact_));
+    if (!TooSlow(candidate.seconds) && bounds_.MayFit(split, exact_)) {
+      candidate.seconds =
+          std::max(candidate.seconds, inner_.TimeBound(candidate.tuple, best_.worst()));
+      if (candidate.seconds < kInfinity && !TooSlow(candidate.seconds)) return true;
+    }
     Bounded(1);
     return false;
   }
@@ -287,6 +292,7 @@ class Search {
   bool late_ = false;
   double unproven_ = kInfinity;  ///< least bound of what was neither solved nor cut
   std::vector<BoundShape> shapes_;
+  std::vector<TableMinima> exact_;
   std::vector<Candidate> candidates_;
   size_t most_candidates_ = kMostCandidates;
 };

@@ -74,9 +74,10 @@ struct Inner::Setup {
   std::vector<int64_t> low, high;  ///< layers before each stage
   std::vector<int64_t> most;       ///< layers a stage can take
   int64_t most_total = 0;
-  std::vector<StageSums> ends;             ///< of each stage's embedding and head
-  stack::ItemParameters least_parameters;  ///< of a layer
-  std::vector<double> fastest_before;      ///< seconds of the layers before each, first device
+  std::vector<stack::ItemParameters> parameters_before;  ///< of the layers before each
+  std::vector<StageSums> ends;                           ///< of each stage's embedding and head
+  stack::ItemParameters least_parameters;                ///< of a layer
+  std::vector<double> fastest_before;  ///< seconds of the layers before each, first device
   double work_s = 0.0;  ///< all layers in their fastest modes, on the first stage's device
   std::vector<std::unordered_map<uint64_t, StageOptionList>> options;  ///< by stage
   double slack_s = 0.0;
@@ -314,17 +315,22 @@ double Inner::LeastRecomputation(Setup& setup, double most_y) const {
     return useless;
   });
   const Hull hull(std::move(points));
-  if (!MostByMemory(setup, sets) || !MostByBoth(setup, sets, hull, most_y)) return kInfinity;
+  PrepareEnds(setup);
+  if (!MostByBoth(setup, sets, hull, most_y)) return kInfinity;
   double budget = 0.0;
   for (int64_t p = 0; p < setup.P(); ++p) {
     const StagePlace& place = setup.places[S(p)];
     const int64_t layers = SureLayers(setup, p);
     const double all = D(setup.most[S(p)]) * hull.enough() + setup.ends[S(p)].saved_bytes;
     double most = -1.0;
+    StageSums sums = SumsOf(setup, p, layers, {0, layers_}, 0.0);
     for (const auto& [transient, least] : sets) {
-      StageSums sums = SumsOf(setup, p, layers, {transient, 0.0});
+      sums.transient_bytes = std::max(setup.ends[S(p)].transient_bytes, transient);
+      sums.saved_bytes = setup.ends[S(p)].saved_bytes;
       const double fits = MostSaved(place, sums, all);
-      if (fits >= D(layers) * least + sums.saved_bytes) most = std::max(most, fits);
+      if (fits >= (D(layers) * least + sums.saved_bytes) * (1 - kRounding)) {
+        most = std::max(most, fits);
+      }
     }
     if (most < 0) return kInfinity;
     budget += most - setup.ends[S(p)].saved_bytes;
@@ -332,10 +338,38 @@ double Inner::LeastRecomputation(Setup& setup, double most_y) const {
   return D(layers_) * hull.At(budget / D(layers_) * (1 + kRounding));
 }
 
+void Inner::PrepareEnds(Setup& setup) const {
+  StageContent content;
+  content.kinds.resize(module_.layer_kinds.size());
+  for (const StagePlace& place : setup.places) {
+    content.embedding = place.embedding;
+    content.head = place.head;
+    setup.ends.push_back(stack::SumOf(content, *place.table));
+  }
+  setup.parameters_before.push_back({});
+  for (const int kind : module_.layers) {
+    stack::ItemParameters sum = setup.parameters_before.back();
+    sum.dense += setup.places.front().table->layer_parameters[S(kind)].dense;
+    sum.expert += setup.places.front().table->layer_parameters[S(kind)].expert;
+    setup.parameters_before.push_back(sum);
+  }
+}
+
+bool Inner::FixedStagesFit(const Setup& setup) const {
+  std::vector<int64_t> kinds;
+  std::vector<stack::ModeCounts> modes;
+  for (int64_t p = 0; p < setup.P(); ++p) {
+    const StagePlace& place = setup.places[S(p)];
+    CountKinds(setup, p, 0, CountRange(setup, p).first, kinds);
+    if (LeastMemoryOf(place, kinds, modes) > place.memory_bytes) return false;
+  }
+  return true;
+}
+
 bool Inner::MostByBoth(Setup& setup, const std::vector<std::pair<double, double>>& sets,
                        const Hull& hull, double most_y) const {
   const stack::Split& split = setup.tuple.split;
-  if (split.virtual_stages > 1 && !one_kind_) return true;  // ranges are not contiguous
+  if (!setup.even.empty()) return FixedStagesFit(setup);  // no contiguous ranges
   const int64_t P = setup.P();
   const double m = D(split.micro_batches), v = D(setup.v());
   const double steady = split.schedule == Schedule::kZeroBubbleH1 ? m - 1 : m - 1 / v;
@@ -347,17 +381,19 @@ bool Inner::MostByBoth(Setup& setup, const std::vector<std::pair<double, double>
     const StageSums& ends = setup.ends[S(p)];
     const double fixed = ends.forward_s + ends.backward_s + v * place.table->exposed_message_s;
     const auto holds = [&](int64_t n) {
+      if (low > layers_ - n) return false;
       double fastest = kInfinity;
       for (int64_t first = low; first <= std::min(high, layers_ - n); ++first) {
         fastest =
             std::min(fastest, setup.fastest_before[S(first + n)] - setup.fastest_before[S(first)]);
       }
-      const double end =
-          place.costs->EndOfStepBound(split, SumsOf(setup, p, n, {0.0, 0.0}).parameters);
+      StageSums sums = SumsOf(setup, p, n, {low, high}, 0.0);
+      const double end = place.costs->EndOfStepBound(split, sums.parameters);
       if (steady * (fixed + fastest) * (1 - kRounding) + end > most_y) return false;
       const double all = ends.saved_bytes + D(n) * hull.enough();
       return std::any_of(sets.begin(), sets.end(), [&](const auto& set) {
-        const double fits = MostSaved(place, SumsOf(setup, p, n, {set.first, 0.0}), all);
+        sums.transient_bytes = std::max(ends.transient_bytes, set.first);
+        const double fits = MostSaved(place, sums, all);
         const double saved = fits - ends.saved_bytes;
         if (saved < D(n) * set.second * (1 - kRounding)) return false;
         const double more = D(n) * hull.At(saved / D(n) * (1 + kRounding));
@@ -391,46 +427,23 @@ int64_t Inner::SureLayers(const Setup& setup, int64_t stage) const {
 }
 
 StageSums Inner::SumsOf(const Setup& setup, int64_t stage, int64_t layers,
-                        const std::pair<double, double>& set) const {
+                        const std::pair<int64_t, int64_t>& firsts, double transient) const {
   StageSums sums = setup.ends[S(stage)];
-  sums.parameters.dense += D(layers) * setup.least_parameters.dense;
-  sums.parameters.expert += D(layers) * setup.least_parameters.expert;
-  sums.transient_bytes = std::max(sums.transient_bytes, set.first);
-  sums.saved_bytes += D(layers) * set.second;
-  return sums;
-}
-
-bool Inner::MostByMemory(Setup& setup, const std::vector<std::pair<double, double>>& sets) const {
-  StageContent content;
-  content.kinds.resize(module_.layer_kinds.size());
-  setup.most_total = 0;
-  setup.ends.resize(S(setup.P()));
-  for (int64_t p = 0; p < setup.P(); ++p) {
-    const StagePlace& place = setup.places[S(p)];
-    content.embedding = place.embedding;
-    content.head = place.head;
-    setup.ends[S(p)] = stack::SumOf(content, *place.table);
-    const auto fits = [&](int64_t layers) {
-      return std::any_of(sets.begin(), sets.end(), [&](const auto& set) {
-        const StageSums sums = SumsOf(setup, p, layers, set);
-        return place.costs->Memory(*place.split, sums, place.in_flight).total() <=
-               place.memory_bytes;
-      });
-    };
-    int64_t& most = setup.most[S(p)];
-    const int64_t least = CountRange(setup, p).first;
-    if (!fits(most)) {
-      int64_t low = least - 1, high = most;  // low fits or is too few, high does not fit
-      while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        (fits(middle) ? low : high) = middle;
-      }
-      most = low;
-    }
-    if (most < least) return false;
-    setup.most_total += most;
+  stack::ItemParameters least{kInfinity, kInfinity};
+  const int64_t last = std::min(firsts.second, layers_ - layers);
+  for (int64_t first = firsts.first; first <= last; ++first) {
+    const stack::ItemParameters& before = setup.parameters_before[S(first)];
+    const stack::ItemParameters& after = setup.parameters_before[S(first + layers)];
+    least.dense = std::min(least.dense, after.dense - before.dense);
+    least.expert = std::min(least.expert, after.expert - before.expert);
   }
-  return setup.most_total >= layers_;
+  // Differences of sums: a little may be lost.
+  sums.parameters.dense +=
+      std::max(0.0, least.dense - kRounding * setup.parameters_before.back().dense);
+  sums.parameters.expert +=
+      std::max(0.0, least.expert - kRounding * setup.parameters_before.back().expert);
+  sums.transient_bytes = std::max(sums.transient_bytes, transient);
+  return sums;
 }
 
 double Inner::LeastFullStage(const Setup& setup) const {

@@ -74,17 +74,19 @@ class Inner {
 
   void Prepare(const Tuple& tuple, Setup& setup) const;
   double LeastRecomputation(Setup& setup, double most_y) const;
-  /// Lowers most layers to what memory allows at least; `sets`: (working set, saved bytes) of
-  /// modes.
-  bool MostByMemory(Setup& setup, const std::vector<std::pair<double, double>>& sets) const;
-  /// Lowers most layers to what memory and y <= most_y together allow at least.
+  /// Sums of the stages' embedding and head, parameters of the layers before each.
+  void PrepareEnds(Setup& setup) const;
+  /// Where the chunks are fixed: every stage fits in its least memory.
+  bool FixedStagesFit(const Setup& setup) const;
+  /// Lowers most layers to what memory and y <= most_y together allow at least; `sets`: (working
+  /// set, saved bytes) of modes.
   bool MostByBoth(Setup& setup, const std::vector<std::pair<double, double>>& sets,
                   const Hull& hull, double most_y) const;
   /// Layers that a stage holds since the others can take no more.
   int64_t SureLayers(const Setup& setup, int64_t stage) const;
-  /// Least sums of a stage with that many layers in modes of that set.
+  /// Embedding and head, and the least parameters of that many layers whose first is in a range.
   stack::StageSums SumsOf(const Setup& setup, int64_t stage, int64_t layers,
-                          const std::pair<double, double>& set) const;
+                          const std::pair<int64_t, int64_t>& firsts, double transient) const;
   /// Least seconds of the fullest stage, all layers in their fastest modes, messages apart.
   double LeastFullStage(const Setup& setup) const;
   std::vector<Rule> Rules(const Setup& setup) const;

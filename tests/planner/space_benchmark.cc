@@ -77,7 +77,12 @@ void Whole(benchmark::State& state, const Scene& scene) {
     space::SpaceOptions options;
     options.gpus = {scene.gpus};
     options.global_batch = scene.global_batch;
-    if (std::getenv("LIMITS")) {options.most_tp = 8; options.most_cp = 16; options.most_micro_batch = 16; options.sequence_parallel_tied=true; }
+    if (std::getenv("LIMITS")) {
+      options.most_tp = 8;
+      options.most_cp = 16;
+      options.most_micro_batch = 16;
+      options.sequence_parallel_tied = true;
+    }
     if (scene.fp8) options.formats.push_back(LinearFormat::kFp8);
     const auto found =
         space::FindSplits({{scene.profile, costs->get(), MemoryOf(**costs), 0}}, options);

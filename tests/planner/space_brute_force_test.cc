@@ -116,14 +116,23 @@ TEST(SpaceBruteForce, FindsWhatTryingEverythingFinds) {
 
 TEST(SpaceBounds, AreNeverAboveTheTrueValue) {
   Dice dice(12);
-  int64_t checked = 0, unfit = 0;
+  int64_t checked = 0, unfit = 0, excluded = 0;
   for (int64_t n = 0; n < Wanted(120, 1000); ++n) {
     SpaceCase c = RandomSpaceCase(dice);
     const auto free = FindSplits(c.groups, c.options);
     if (free.ok()) Tighten(dice, *free, c);
     const Bounds bounds(c.groups, c.options);
+    Inner inner(c.groups, c.options);
     for (const auto& [tuple, seconds] : BruteForce(c.groups, c.options).Run()) {
       const stack::Split& s = tuple.split;
+      for (const double give_up : {seconds, 1.5 * seconds, kInfinity}) {
+        const double bound = inner.TimeBound(tuple, give_up);
+        if (seconds < kInfinity) {
+          EXPECT_LE(bound, seconds * (1 + 1e-9)) << ShortName(s) << " " << give_up;
+        } else {
+          excluded += bound == kInfinity ? 1 : 0;
+        }
+      }
       const Shape shape{s.tp,    s.cp, s.ep, s.expert_tp, s.micro_batch, s.sequence_parallel,
                         s.format};
       for (const bool exact : {true, false}) {
@@ -145,6 +154,7 @@ TEST(SpaceBounds, AreNeverAboveTheTrueValue) {
   }
   EXPECT_GT(checked, 1000);
   EXPECT_GT(unfit, 10);
+  EXPECT_GT(excluded, 10);
 }
 
 TEST(Space, MoreMemoryIsNeverWorse) {
