@@ -70,20 +70,33 @@ double StackStageCosts::CollectiveTime(const Split& split, cost::CollectiveKind 
   return ToSeconds(prices_.PriceCollective({kind, whole}, path)).value();
 }
 
+size_t StackStageCosts::ProductHash::operator()(const Product& p) const {
+  uint64_t hash = p.accumulate ? 1 : 0;
+  for (const int64_t part :
+       {static_cast<int64_t>(p.precision), p.m, p.n, p.k, p.batch, p.read, p.written}) {
+    // Multiply and fold: the low bits of sizes are mostly zeros.
+    hash = (hash ^ static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15ULL;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
 double StackStageCosts::OpTime(const StackOp& op) const {
   const StackCostFactors& f = inputs_.stack.factors;
+  const cost::Work& w = op.work;
+  if (w.kind == cost::WorkKind::kGemm) {
+    const auto [at, fresh] = products_.try_emplace(
+        {w.precision, w.accumulate, w.m, w.n, w.k, w.batch, w.read.value(), w.written.value()},
+        0.0);
+    if (fresh) at->second = ToSeconds(prices_.PriceOp(w)).value();
+    return at->second * f.gemm;
+  }
   const double launch = inputs_.profile.launch_overhead.value.value();
   const double time = ToSeconds(prices_.PriceOp(op.work)).value();
-  switch (op.work.kind) {
-    case cost::WorkKind::kGemm:
-      return time * f.gemm;
-    case cost::WorkKind::kAttention: {
-      const double share = inputs_.profile.gpu->flash_share.value;
-      const bool flash = inputs_.stack.lowering.flash_attention && share > 0;
-      return time * f.attention / (flash ? share : 1.0);
-    }
-    default:
-      break;
+  if (w.kind == cost::WorkKind::kAttention) {
+    const double share = inputs_.profile.gpu->flash_share.value;
+    const bool flash = inputs_.stack.lowering.flash_attention && share > 0;
+    return time * f.attention / (flash ? share : 1.0);
   }
   return (time - launch) * (op.scores ? f.scores : f.pointwise) +
          launch * static_cast<double>(op.launches);
@@ -145,8 +158,9 @@ StackStageCosts::ItemTimes StackStageCosts::TimesOfItem(const Split& split,
 }
 
 std::array<ItemCost, kLayerModes> StackStageCosts::Modes(const Split& split,
-                                                         const ItemOps& item) const {
-  const ItemTimes t = TimesOfItem(split, item);
+                                                         const PricedItem& priced) const {
+  const ItemTimes& t = priced.times;
+  const ItemOps& item = priced.item;
   const double forward_device = t.forward_device_s + t.forward_exposed_s;
   const double backward_device = t.backward_device_s + t.backward_exposed_s;
   std::array<ItemCost, kLayerModes> modes;
@@ -206,16 +220,15 @@ void StackStageCosts::AddSharded(const Split& split, const ItemParameters& param
   cost->transient_bytes += 2 * bytes + whole * state.gradient_wire;
 }
 
-ItemCost StackStageCosts::HeadCost(const Split& split, const ItemContext& context,
+ItemCost StackStageCosts::HeadCost(const Split& split, const PricedItems& priced,
                                    ItemParameters* parameters) const {
-  const ItemOps head = HeadOps(context);
-  *parameters = head.parameters;
-  ItemCost cost = Modes(split, head)[static_cast<size_t>(LayerMode::kKeep)];
+  *parameters = priced.head.item.parameters;
+  ItemCost cost = Modes(split, priced.head)[static_cast<size_t>(LayerMode::kKeep)];
   const ModuleSpec& module = inputs_.module;
   if (module.next_token_layers == 0 || module.layer_count() == 0) return cost;
   // A multi-token prediction layer: a product over [hidden, embedding], a layer, the head again.
   const auto count = static_cast<double>(module.next_token_layers);
-  const ItemOps layer = LayerOps(context, module.layer(module.layer_count() - 1));
+  const PricedItem& layer = priced.layers[static_cast<size_t>(module.layers.back())];
   const ItemCost more = Modes(split, layer)[static_cast<size_t>(LayerMode::kKeep)];
   const double pair = 2 * static_cast<double>(module.hidden) * static_cast<double>(module.hidden);
   const ItemCost once = cost;
@@ -224,25 +237,58 @@ ItemCost StackStageCosts::HeadCost(const Split& split, const ItemContext& contex
   cost.weight_s += count * (more.weight_s + once.weight_s);
   cost.saved_bytes += count * (more.saved_bytes + once.saved_bytes);
   cost.transient_bytes = std::max(cost.transient_bytes, more.transient_bytes);
-  parameters->dense += count * (layer.parameters.dense + pair);
-  parameters->expert += count * layer.parameters.expert;
+  parameters->dense += count * (layer.item.parameters.dense + pair);
+  parameters->expert += count * layer.item.parameters.expert;
   return cost;
 }
 
-ItemTable StackStageCosts::Build(const Split& split) const {
+StackStageCosts::PricedItem StackStageCosts::Price(const Split& split, ItemOps item) const {
+  PricedItem priced{std::move(item), {}};
+  priced.times = TimesOfItem(split, priced.item);
+  priced.item.ops = std::vector<StackOp>();
+  return priced;
+}
+
+const StackStageCosts::PricedItems& StackStageCosts::Priced(const Split& split) {
+  const bool far =
+      split.order == RankOrder::kStagesInside && split.ep * split.expert_tp > split.tp * split.cp;
+  const Key key{split.tp,
+                split.cp,
+                split.ep,
+                split.expert_tp,
+                split.sequence_parallel,
+                split.micro_batch,
+                split.format,
+                far ? RankOrder::kStagesInside : RankOrder::kDataInside,
+                split.pp > 1 && inputs_.module.tied_embeddings,
+                0,
+                0};
+  const auto [at, fresh] = priced_.try_emplace(key);
+  if (!fresh) return at->second;
+  const ItemContext context{inputs_.stack, inputs_.module, split, inputs_.sequence,
+                            inputs_.expert_imbalance};
+  PricedItems& items = at->second;
+  for (const LayerSpec& kind : inputs_.module.layer_kinds) {
+    items.layers.push_back(Price(split, LayerOps(context, kind)));
+  }
+  items.embedding = Price(split, EmbeddingOps(context));
+  items.head = Price(split, HeadOps(context));
+  return items;
+}
+
+ItemTable StackStageCosts::Build(const Split& split) {
   const ItemContext context{inputs_.stack, inputs_.module, split, inputs_.sequence,
                             inputs_.expert_imbalance};
   const StackCostFactors& f = inputs_.stack.factors;
+  const PricedItems& priced = Priced(split);
   ItemTable table;
-  for (const LayerSpec& kind : inputs_.module.layer_kinds) {
-    const ItemOps item = LayerOps(context, kind);
-    table.layers.push_back(Modes(split, item));
-    table.layer_parameters.push_back(item.parameters);
+  for (const PricedItem& layer : priced.layers) {
+    table.layers.push_back(Modes(split, layer));
+    table.layer_parameters.push_back(layer.item.parameters);
   }
-  const ItemOps embedding = EmbeddingOps(context);
-  table.embedding = Modes(split, embedding)[static_cast<size_t>(LayerMode::kKeep)];
-  table.embedding_parameters = embedding.parameters;
-  table.head = HeadCost(split, context, &table.head_parameters);
+  table.embedding = Modes(split, priced.embedding)[static_cast<size_t>(LayerMode::kKeep)];
+  table.embedding_parameters = priced.embedding.item.parameters;
+  table.head = HeadCost(split, priced, &table.head_parameters);
   table.exposed_message_s = f.micro_batch_s;
   if (split.pp > 1) {
     // Megatron sends 1/tp of the activation from each tensor rank.
@@ -282,6 +328,14 @@ const ItemTable& StackStageCosts::Items(const Split& split) {
   std::unique_ptr<ItemTable>& entry = tables_[key];
   if (!entry) entry = std::make_unique<ItemTable>(Build(split));
   return *entry;
+}
+
+const ItemTable* StackStageCosts::LeastItems(const Split& split) {
+  Split least = split;
+  least.pp = least.dp = least.virtual_stages = 1;
+  least.sharding = ShardingLevel::kNone;
+  least.order = RankOrder::kDataInside;
+  return &Items(least);
 }
 
 double StackStageCosts::ReductionTime(const Split& split, double parameters, bool experts) const {

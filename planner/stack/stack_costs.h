@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <unordered_map>
+#include <vector>
 
 #include "cost_models/cost_model.h"
 #include "planner/stack/fabric.h"
@@ -40,9 +42,12 @@ class StackStageCosts final : public StageCosts {
   void SetFactors(const StackCostFactors& factors) {
     inputs_.stack.factors = factors;
     tables_.clear();
+    priced_.clear();
   }
 
   const ItemTable& Items(const Split& split) override;
+  /// Items with nothing further apart than it must be: one replica and stage, nothing gathered.
+  const ItemTable* LeastItems(const Split& split) override;
   double EndOfStep(const Split& split, const StageSums& sums) override;
   double EndOfStepBound(const Split& split, const ItemParameters& parameters) override;
   StageMemory Memory(const Split& split, const StageSums& sums, double in_flight) override;
@@ -63,9 +68,23 @@ class StackStageCosts final : public StageCosts {
   StackStageCosts(CostInputs inputs, cost::CostModel prices)
       : inputs_(std::move(inputs)), prices_(std::move(prices)) {}
 
-  ItemTable Build(const Split& split) const;
-  std::array<ItemCost, kLayerModes> Modes(const Split& split, const ItemOps& item) const;
-  ItemCost HeadCost(const Split& split, const ItemContext& context,
+  /// An item priced by itself, its ops forgotten: what many tables share.
+  struct PricedItem {
+    ItemOps item;
+    ItemTimes times;
+  };
+  struct PricedItems {
+    std::vector<PricedItem> layers;  ///< by kind
+    PricedItem embedding, head;
+  };
+  /// Depends on tp, cp, ep, expert_tp, sequence_parallel, micro_batch, format, where experts'
+  /// groups lie, and (tied embeddings) on pp > 1.
+  const PricedItems& Priced(const Split& split);
+  PricedItem Price(const Split& split, ItemOps item) const;
+
+  ItemTable Build(const Split& split);
+  std::array<ItemCost, kLayerModes> Modes(const Split& split, const PricedItem& priced) const;
+  ItemCost HeadCost(const Split& split, const PricedItems& priced,
                     ItemParameters* parameters) const;
   /// Ranks of a group and the stride between them.
   static std::pair<int64_t, int64_t> SizeAndStride(const Split& split, Group group);
@@ -81,6 +100,18 @@ class StackStageCosts final : public StageCosts {
   CostInputs inputs_;
   cost::CostModel prices_;
   std::map<Key, std::unique_ptr<ItemTable>> tables_;
+  std::map<Key, PricedItems> priced_;
+  /// Products priced before: splits share most of theirs.
+  struct Product {
+    cost::Precision precision;
+    bool accumulate;
+    int64_t m, n, k, batch, read, written;
+    friend bool operator==(const Product&, const Product&) = default;
+  };
+  struct ProductHash {
+    size_t operator()(const Product& p) const;
+  };
+  mutable std::unordered_map<Product, double, ProductHash> products_;  ///< seconds alone
 };
 
 }  // namespace meshwright::planner::stack

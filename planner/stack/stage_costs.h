@@ -84,8 +84,17 @@ class StageCosts {
   /// Depends on tp, cp, ep, expert_tp, sequence_parallel, micro_batch, format, order, pp > 1 and,
   /// under kZero3, on dp: with equal values the same table comes back. The reference stays valid.
   virtual const ItemTable& Items(const Split& split) = 0;
+  /// Lower bound of tables, for cutting many splits at once: no number in it is above the same
+  /// number of Items for any split with the same tp, cp, ep, expert_tp, sequence_parallel,
+  /// micro_batch and format. Null: none is known, every table is priced.
+  /// The table stays valid.
+  virtual const ItemTable* LeastItems(const Split& split) {
+    static_cast<void>(split);
+    return nullptr;
+  }
   /// e: gradient reduction, norm, optimizer, parameter gather that nothing hides, seconds. Rises
-  /// with parameters; does not rise with the pass times that may hide it.
+  /// with parameters; does not rise with the pass times that may hide it, and falls by no more than
+  /// they rise (a second of pass hides at most a second).
   virtual double EndOfStep(const Split& split, const StageSums& sums) = 0;
   /// Lower bound of EndOfStep for any stage with these parameters.
   virtual double EndOfStepBound(const Split& split, const ItemParameters& parameters) = 0;
