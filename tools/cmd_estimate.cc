@@ -12,6 +12,7 @@
 #include "tools/plan_view.h"
 #include "tools/resolve.h"
 #include "tools/split_options.h"
+#include "tools/stack_machine.h"
 
 namespace meshwright::tools {
 namespace {
@@ -55,11 +56,32 @@ Result<planner::Plan> NamedPlan(const EstimateArguments& a, const planner::Model
   return plan;
 }
 
+/// Of a foreign stack: priced by its op lists.
+Status EstimateStack(const EstimateArguments& a, const planner::ModelSpec& model,
+                     const Machine& machine, Output& output) {
+  MW_ASSIGN_OR_RETURN(const std::unique_ptr<planner::stack::StackStageCosts> costs,
+                      StackCostsFor(a.split, model, machine));
+  const Result<planner::stack::Split> split = NamedSplit(a.split, *costs, machine);
+  if (!split.ok()) {
+    if (split.status().code() == StatusCode::kInfeasible) output.document()["fits"] = false;
+    return split.status();
+  }
+  MW_ASSIGN_OR_RETURN(const std::vector<planner::stack::StageContent> stages,
+                      planner::stack::EvenStages(costs->module(), *split, NamedMode(a.split)));
+  const planner::stack::StepPrediction prediction = PredictStep(*costs, *split, stages);
+  ShowStackPrediction(model, machine, *costs, *split, stages, prediction, output);
+  const std::vector<std::string> problems = StackFitProblems(prediction, DeviceBytesOf(machine));
+  output.document()["errors"] = problems;
+  return Status::OfProblems(problems);
+}
+
 Status Estimate(const EstimateArguments& a, Output& output) {
   MW_ASSIGN_OR_RETURN(const planner::ModelSpec model, planner::LoadModel(a.split.model));
   nlohmann::json& document = output.document();
   StartDocument(model, &document);
-  MW_ASSIGN_OR_RETURN(const Machine machine, ResolveMachine(a.cluster, a.split.ranks(), output));
+  const int64_t ranks = a.split.own_stack() ? a.split.ranks() : 0;
+  MW_ASSIGN_OR_RETURN(const Machine machine, ResolveMachine(a.cluster, ranks, output));
+  if (!a.split.own_stack()) return EstimateStack(a, model, machine, output);
   const Result<planner::Plan> named = NamedPlan(a, model, machine);
   if (!named.ok()) {
     if (named.status().code() == StatusCode::kInfeasible) document["fits"] = false;

@@ -114,9 +114,9 @@ std::string JobText(const JobSummary& job, const planner::Plan& plan,
     for (const planner::MemoryBreakdown& m : predicted.memory) total = std::max(total, m.total());
     table.Row({"GPU memory in use, fullest", total > 0 ? BytesText(total) : "-",
                BytesText(job.device_bytes),
-               total > 0 ? Deviation(static_cast<double>(total),
-                                     static_cast<double>(job.device_bytes))
-                         : ""});
+               total > 0
+                   ? Deviation(static_cast<double>(total), static_cast<double>(job.device_bytes))
+                   : ""});
   }
   text += table.ToText(style);
   if (predicted.step_time_s <= 0)

@@ -32,16 +32,48 @@ void SplitOptions::Declare(OptionSet& options) {
   options.Ints("--layers", &layers, {1, 1 << 20}, "layers of each (virtual) stage, in order");
   options.Int("--vocab-quantum", &vocab_quantum, {1, 1 << 20},
               "the vocabulary is padded to a multiple of this times tp");
-  options.Choice("--recompute", &recompute, {"none", "selective", "full"},
-                 "activations computed again in backward");
-  options.Choice("--zero", &zero, {"0", "1", "none", "zero1"},
-                 "1: optimizer states are cut over data parallel ranks");
+  options.Choice("--recompute", &recompute, {"none", "selective", "full", "offload"},
+                 "activations computed again in backward (offload: kept in host memory)");
+  options.Choice("--zero", &zero, {"0", "1", "2", "3", "none", "zero1", "zero2", "zero3"},
+                 "cut over data parallel ranks: 1 optimizer states, 2 gradients too, 3 parameters "
+                 "too");
   options.Choice("--sp", &sequence_parallel, {"on", "off"},
                  "sequence parallelism inside tensor groups; default: on where legal");
   options.Choice("--dtype", &dtype, {"bf16", "fp32", "fp64"},
                  "of the arithmetic; default: bf16 on GPUs, fp32 on CPU ranks");
   options.Choice("--optimizer", &optimizer, {"adamw", "sgd"}, "decides the optimizer's memory");
+  options.Heading("Training stack");
+  options.Text("--stack", &stack, "NAME",
+               "meshwright (ours, runs here), megatron, fsdp2, deepspeed ..., or a file");
+  options.Int("--expert-tp", &expert_tp, kAxis, "tensor parallel ranks inside each expert");
+  options.Choice("--schedule", &schedule, {"1f1b", "interleaved", "zb-h1"},
+                 "order of a pipeline's passes");
+  options.Choice("--precision", &precision, {"bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"},
+                 "number format of the linear layers; default: bf16");
   options.Heading("");
+}
+
+Status CheckOwnStack(const SplitOptions& options) {
+  const auto refuse = [](const std::string& flag, const std::string& found,
+                         const std::string& allowed) {
+    return Unsupported(fmt::format(
+        "{} {}: stack meshwright does not run it; allowed: {}; for others add --stack megatron (or "
+        "fsdp2, deepspeed)",
+        flag, found, allowed));
+  };
+  if (options.recompute == "offload") {
+    return refuse("--recompute", options.recompute, "none, selective, full");
+  }
+  if (options.zero.ends_with('2') || options.zero.ends_with('3')) {
+    return refuse("--zero", options.zero, "0, 1");
+  }
+  if (options.schedule == "zb-h1")
+    return refuse("--schedule", options.schedule, "1f1b, interleaved");
+  if (options.expert_tp) return refuse("--expert-tp", std::to_string(*options.expert_tp), "none");
+  if (!options.precision.empty() && options.precision != "bf16" && options.precision != "fp32") {
+    return refuse("--precision", options.precision, "bf16, fp32");
+  }
+  return Status::Ok();
 }
 
 int64_t SplitOptions::ranks() const {
@@ -97,6 +129,7 @@ planner::OptimizerKind SplitOptions::Optimizer() const {
 
 Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const Machine& machine) {
   planner::SplitRequest request;
+  MW_RETURN_IF_ERROR(CheckOwnStack(options));
   MW_ASSIGN_OR_RETURN(request.dp, options.DataParallel(machine));
   request.tp = options.tp.value_or(1);
   request.cp = options.cp.value_or(1);
@@ -112,8 +145,7 @@ Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const 
   request.layers = options.layers;
   request.vocab_quantum = options.vocab_quantum;
   request.dtype = options.DTypeOn(machine.on_cpu());
-  request.device =
-      machine.on_cpu() ? topologies::DeviceKind::kCpu : topologies::DeviceKind::kGpu;
+  request.device = machine.on_cpu() ? topologies::DeviceKind::kCpu : topologies::DeviceKind::kGpu;
   request.optimizer = options.Optimizer();
   return request;
 }

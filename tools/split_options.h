@@ -23,6 +23,11 @@ struct SplitOptions {
   std::vector<int64_t> layers;  ///< per virtual stage
   int64_t vocab_quantum = 1;    ///< vocabulary is padded to a multiple of this times tp
   std::string recompute, zero, sequence_parallel, dtype, optimizer = "adamw";
+  // Of foreign stacks.
+  std::string stack = "meshwright";
+  std::optional<int64_t> expert_tp;
+  std::string schedule, precision;
+  bool own_stack() const { return stack == "meshwright"; }
 
   void Declare(OptionSet& options);
 
@@ -37,6 +42,9 @@ struct SplitOptions {
   std::optional<bool> HeldSequenceParallel() const;
   planner::OptimizerKind Optimizer() const;
 };
+
+/// kUnsupported for options that only foreign stacks have.
+Status CheckOwnStack(const SplitOptions& options);
 
 /// The split with 1 (none) for what is not held and dp from the number of GPUs.
 Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const Machine& machine);
