@@ -77,6 +77,7 @@ struct Inner::Setup {
   std::vector<stack::ItemParameters> parameters_before;  ///< of the layers before each
   std::vector<StageSums> ends;                           ///< of each stage's embedding and head
   stack::ItemParameters least_parameters;                ///< of a layer
+  std::vector<double> fastest;         ///< seconds of a layer by kind, first device
   std::vector<double> fastest_before;  ///< seconds of the layers before each, first device
   double work_s = 0.0;  ///< all layers in their fastest modes, on the first stage's device
   std::vector<std::unordered_map<uint64_t, StageOptionList>> options;  ///< by stage
@@ -116,7 +117,7 @@ void Inner::Prepare(const Tuple& tuple, Setup& setup) const {
     return c.forward_s + c.backward_s - (late ? 2 * c.weight_s : 0.0);
   };
   std::vector<double> layer(module_.layer_kinds.size(), kInfinity);
-  std::vector<double> layer_fastest(layer.size());
+  setup.fastest.resize(layer.size());
   double head = kInfinity, exposed = kInfinity, message = 0.0;
   setup.least_layer_s = kInfinity;
   for (int64_t p = 0; p < split.pp; ++p) {
@@ -155,13 +156,13 @@ void Inner::Prepare(const Tuple& tuple, Setup& setup) const {
       const stack::ItemCost& c = first.table->layers[kind][mode];
       if (modes[mode]) fastest = std::min(fastest, c.forward_s + c.backward_s);
     }
-    layer_fastest[kind] = fastest;
+    setup.fastest[kind] = fastest;
   }
   setup.least_parameters = {kInfinity, kInfinity};
   setup.fastest_before.reserve(module_.layers.size() + 1);
   setup.fastest_before.push_back(0.0);
   for (const int kind : module_.layers) {
-    setup.work_s += layer_fastest[S(kind)];
+    setup.work_s += setup.fastest[S(kind)];
     setup.fastest_before.push_back(setup.work_s);
     const stack::ItemParameters& p = first.table->layer_parameters[S(kind)];
     setup.least_parameters.dense = std::min(setup.least_parameters.dense, p.dense);
@@ -321,12 +322,12 @@ double Inner::LeastRecomputation(Setup& setup, double most_y) const {
   for (int64_t p = 0; p < setup.P(); ++p) {
     const StagePlace& place = setup.places[S(p)];
     const int64_t layers = SureLayers(setup, p);
-    const double all = D(setup.most[S(p)]) * hull.enough() + setup.ends[S(p)].saved_bytes;
     double most = -1.0;
     StageSums sums = SumsOf(setup, p, layers, {0, layers_}, 0.0);
     for (const auto& [transient, least] : sets) {
       sums.transient_bytes = std::max(setup.ends[S(p)].transient_bytes, transient);
       sums.saved_bytes = setup.ends[S(p)].saved_bytes;
+      const double all = D(setup.most[S(p)]) * std::max(hull.enough(), least) + sums.saved_bytes;
       const double fits = MostSaved(place, sums, all);
       if (fits >= (D(layers) * least + sums.saved_bytes) * (1 - kRounding)) {
         most = std::max(most, fits);
@@ -390,8 +391,8 @@ bool Inner::MostByBoth(Setup& setup, const std::vector<std::pair<double, double>
       StageSums sums = SumsOf(setup, p, n, {low, high}, 0.0);
       const double end = place.costs->EndOfStepBound(split, sums.parameters);
       if (steady * (fixed + fastest) * (1 - kRounding) + end > most_y) return false;
-      const double all = ends.saved_bytes + D(n) * hull.enough();
       return std::any_of(sets.begin(), sets.end(), [&](const auto& set) {
+        const double all = ends.saved_bytes + D(n) * std::max(hull.enough(), set.second);
         sums.transient_bytes = std::max(ends.transient_bytes, set.first);
         const double fits = MostSaved(place, sums, all);
         const double saved = fits - ends.saved_bytes;
@@ -450,6 +451,17 @@ double Inner::LeastFullStage(const Setup& setup) const {
   const int64_t P = setup.P();
   const stack::ItemTable& table = *setup.places.front().table;
   const auto passes = [](const stack::ItemCost& c) { return c.forward_s + c.backward_s; };
+  if (!setup.even.empty()) {
+    double fullest = 0.0;
+    for (int64_t p = 0; p < P; ++p) {
+      double seconds = 0.0;
+      ForLayers(setup, p, 0, 0, [&](size_t kind) { seconds += setup.fastest[kind]; });
+      if (p == 0) seconds += passes(table.embedding);
+      if (p == P - 1) seconds += passes(table.head);
+      fullest = std::max(fullest, seconds);
+    }
+    return fullest;
+  }
   // Whether ranges with no stage above `seconds` hold all layers, each as long as can be.
   const auto possible = [&](double seconds) {
     int64_t used = 0;

@@ -69,7 +69,7 @@ void ExpectEqual(const SpaceResult& found, const std::map<Tuple, double>& all) {
 }
 
 TEST(SpaceBruteForce, FindsWhatTryingEverythingFinds) {
-  const int64_t wanted = Wanted(250, 2000);
+  const int64_t wanted = Wanted(700, 2000);
   Dice dice(11);
   int64_t feasible = 0, infeasible = 0, illegal = 0, mixed = 0, experts = 0, tuples = 0;
   for (int64_t n = 0; feasible + infeasible < wanted; ++n) {
@@ -117,7 +117,7 @@ TEST(SpaceBruteForce, FindsWhatTryingEverythingFinds) {
 TEST(SpaceBounds, AreNeverAboveTheTrueValue) {
   Dice dice(12);
   int64_t checked = 0, unfit = 0, excluded = 0;
-  for (int64_t n = 0; n < Wanted(120, 1000); ++n) {
+  for (int64_t n = 0; n < Wanted(300, 1000); ++n) {
     SpaceCase c = RandomSpaceCase(dice);
     const auto free = FindSplits(c.groups, c.options);
     if (free.ok()) Tighten(dice, *free, c);
