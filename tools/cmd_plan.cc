@@ -11,6 +11,7 @@
 #include "planner/search/find_plans.h"
 #include "tools/commands.h"
 #include "tools/evaluate.h"
+#include "tools/plan_stack.h"
 #include "tools/plan_view.h"
 #include "tools/resolve.h"
 #include "tools/split_options.h"
@@ -28,8 +29,7 @@ struct PlanArguments {
   SplitOptions split;
   ClusterOptions cluster;
   std::string output;
-  int64_t top = 5;
-  bool explain = false;
+  StackPlanOptions more;  ///< top and explain are for our own stack too
 };
 
 planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& machine,
@@ -53,8 +53,8 @@ planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& ma
   options.recompute = s.HeldRecompute();
   options.layers = s.layers;
   options.vocab_quantum = s.vocab_quantum;
-  options.top = a.top;
-  options.front = a.explain;
+  options.top = a.more.top;
+  options.front = a.more.explain;
   options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u));
   options.predict = [&machine, &costs](const planner::Plan& plan) -> Result<planner::Prediction> {
     MW_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(plan, machine.cluster, costs, {}));
@@ -141,7 +141,28 @@ void FillDocument(const SearchResult& found, const Machine& machine,
   }
 }
 
+Status PlanForeignStack(const PlanArguments& a, Output& output) {
+  if (!a.output.empty()) {
+    return Unsupported("-o " + a.output +
+                       ": plan files hold what our own stack runs; found --stack " + a.split.stack +
+                       "; use --json for the split");
+  }
+  MW_ASSIGN_OR_RETURN(const Machine machine, ResolveMachine(a.cluster, 0, output));
+  if (a.split.model == "any") return WhichModelFits(a.split, machine, output);
+  MW_ASSIGN_OR_RETURN(const planner::ModelSpec model, planner::LoadModel(a.split.model));
+  output.document().update({{"model", model.name},
+                            {"parameters", planner::TotalParameters(model)},
+                            {"model_defaults", model.defaults_filled},
+                            {"model_notes", model.notes}});
+  return PlanStack(a.split, a.more, model, machine, output);
+}
+
 Status MakePlanFile(const PlanArguments& a, Output& output) {
+  if (!a.split.own_stack()) {
+    output.document() = {{"fits", nullptr}, {"errors", nlohmann::json::array()}};
+    return PlanForeignStack(a, output);
+  }
+  MW_RETURN_IF_ERROR(CheckOwnStack(a.split));
   MW_ASSIGN_OR_RETURN(const planner::ModelSpec model, planner::LoadModel(a.split.model));
   nlohmann::json& document = output.document();
   document = {{"model", model.name},
@@ -172,7 +193,7 @@ Status MakePlanFile(const PlanArguments& a, Output& output) {
                          style) +
               PredictionText(plan, plan.prediction, machine.profile, style) +
               ListText("reasons", plan.reasons, style) + RunnersUpText(plan, style) +
-              (a.explain ? ExplainText(*found, style) : "") +
+              (a.more.explain ? ExplainText(*found, style) : "") +
               ListText("warnings", warnings, style) +
               ListText("defaults of the model family", model.defaults_filled, style) +
               ListText("the model file also says", model.notes, style));
@@ -191,9 +212,17 @@ Command PlanCommand() {
           [arguments](OptionSet& options) {
             arguments->cluster.Declare(options);
             options.Text("-o,--output", &arguments->output, "FILE", "write the plan (plan.json)");
-            options.Int("--top", &arguments->top, {1, 100}, "plans to simulate and compare");
-            options.Flag("--explain", &arguments->explain,
-                         "also how the search went and the plans nobody beats");
+            options.Int("--top", &arguments->more.top, {1, 100}, "plans to simulate and compare");
+            options.Flag("--explain", &arguments->more.explain,
+                         "also how the search went, and what every decision is worth");
+            options.Flag("--front", &arguments->more.front,
+                         "with --stack: the splits that no other beats in time, memory and GPUs");
+            options.Flag("--any-gpus", &arguments->more.any_gpus,
+                         "with --stack: also fewer GPUs, from one host on, doubling");
+            options.Real("--price", &arguments->more.price_per_gpu_hour, {0, 1e6},
+                         "of a GPU for an hour, for the costs of --front");
+            options.Real("--train-tokens", &arguments->more.train_tokens, {0, 1e18},
+                         "to train on, for the costs of --front");
             arguments->split.Declare(options);
           },
           [arguments](Output& output) { return MakePlanFile(*arguments, output); }};

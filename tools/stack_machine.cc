@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "planner/space/legal.h"
@@ -57,11 +58,20 @@ nlohmann::json MemoryJson(const StageMemory& m) {
           {"reserved", Whole(m.reserved())},   {"total", Whole(m.total())}};
 }
 
-/// "14 keep, 2 full".
-std::string ModesText(const StageContent& stage) {
+int64_t LayersOf(const StageContent& stage) {
+  int64_t layers = 0;
+  for (const planner::stack::ModeCounts& kind : stage.kinds) layers += kind.total();
+  return layers;
+}
+
+}  // namespace
+
+std::string KeptText(const std::vector<StageContent>& stages) {
   std::array<int64_t, planner::stack::kLayerModes> counts{};
-  for (const planner::stack::ModeCounts& kind : stage.kinds) {
-    for (size_t m = 0; m < counts.size(); ++m) counts[m] += kind.layers[m];
+  for (const StageContent& stage : stages) {
+    for (const planner::stack::ModeCounts& kind : stage.kinds) {
+      for (size_t m = 0; m < counts.size(); ++m) counts[m] += kind.layers[m];
+    }
   }
   std::vector<std::string> parts;
   for (size_t m = 0; m < counts.size(); ++m) {
@@ -71,14 +81,6 @@ std::string ModesText(const StageContent& stage) {
   }
   return fmt::format("{}", fmt::join(parts, ", "));
 }
-
-int64_t LayersOf(const StageContent& stage) {
-  int64_t layers = 0;
-  for (const planner::stack::ModeCounts& kind : stage.kinds) layers += kind.total();
-  return layers;
-}
-
-}  // namespace
 
 double DeviceBytesOf(const Machine& machine) {
   double bytes = static_cast<double>(machine.profile.memory.value.value());
@@ -282,10 +284,10 @@ void ShowStackPrediction(const planner::ModelSpec& model, const Machine& machine
   for (size_t p = 0; p < stages.size(); ++p) {
     const StageMemory& m = prediction.memory[p];
     d["stages"].push_back({{"layers", LayersOf(stages[p])},
-                           {"recompute", ModesText(stages[p])},
+                           {"recompute", KeptText({stages[p]})},
                            {"memory", MemoryJson(m)},
                            {"device_bytes", Whole(device_bytes)}});
-    table.Row({std::to_string(p), std::to_string(LayersOf(stages[p])), ModesText(stages[p]),
+    table.Row({std::to_string(p), std::to_string(LayersOf(stages[p])), KeptText({stages[p]}),
                BytesText(Whole(m.parameters)), BytesText(Whole(m.gradients)),
                BytesText(Whole(m.optimizer)), BytesText(Whole(m.activations)),
                BytesText(Whole(m.transient)), BytesText(Whole(m.reserve)),

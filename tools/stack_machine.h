@@ -46,6 +46,9 @@ void ShowStackPrediction(const planner::ModelSpec& model, const Machine& machine
                          const std::vector<planner::stack::StageContent>& stages,
                          const planner::stack::StepPrediction& prediction, Output& output);
 
+/// What layers keep over all stages: "14 keep, 2 full".
+std::string KeptText(const std::vector<planner::stack::StageContent>& stages);
+
 /// A sentence for every stage that needs more than its device has.
 std::vector<std::string> StackFitProblems(const planner::stack::StepPrediction& prediction,
                                           double device_bytes);

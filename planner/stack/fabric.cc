@@ -59,7 +59,9 @@ cost::PathFacts PathOf(const Fabric& fabric, int64_t size, int64_t stride) {
   cost::PathFacts path;
   path.ranks = size;
   if (size == 1) return path;
-  const int64_t near = std::min((fabric.domain_gpus - 1) / stride + 1, size);
+  // Without a network there is one domain, and whatever is asked for lies in it.
+  const bool alone = fabric.network_share.value() == 0;
+  const int64_t near = alone ? size : std::min((fabric.domain_gpus - 1) / stride + 1, size);
   path.ranks_per_host = near;
   path.hosts = (size + near - 1) / near;
   if (near > 1) {
