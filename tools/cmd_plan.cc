@@ -131,7 +131,11 @@ void FillDocument(const SearchResult& found, const Machine& machine,
                  {"seconds", c.seconds},
                  {"simulation_seconds", c.simulation_seconds},
                  {"objective_s", found.plans.front().objective_s},
-                 {"gap", found.plans.front().gap}};
+                 {"bounded", c.bounded_by_memory + c.bounded_by_time},
+                 // The search is exact for its objective.
+                 {"lower_bound_s", found.plans.front().objective_s},
+                 {"gap", 0.0},
+                 {"simulation_gap", found.plans.front().gap}};
   d["front"] = nlohmann::json::array();
   for (const planner::FrontPoint& p : found.front) {
     d["front"].push_back({{"plan", p.plan},
