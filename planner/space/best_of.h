@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "planner/space/inner.h"
+#include "planner/space/solution.h"
 
 namespace meshwright::planner::space {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "planner/space/inner.h"
+#include "planner/space/solution.h"
 #include "planner/space/space.h"
 
 namespace meshwright::planner::space {

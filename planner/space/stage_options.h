@@ -11,21 +11,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "planner/space/space.h"
+#include "planner/space/stage_place.h"
 
 namespace meshwright::planner::space {
-
-/// A stage before its layers are chosen.
-struct StagePlace {
-  stack::StageCosts* costs = nullptr;
-  const stack::ItemTable* table = nullptr;
-  const stack::Split* split = nullptr;
-  double memory_bytes = 0.0;
-  double in_flight = 0.0;
-  bool embedding = false;
-  bool head = false;
-  std::array<bool, stack::kLayerModes> modes{};
-};
 
 struct StageOption {
   double z = 0.0;
@@ -46,10 +34,6 @@ struct StageOptionList {
 /// Choices for `layers` (by kind) with y <= most_y that no other makes useless.
 StageOptionList OptionsOf(const StagePlace& place, const std::vector<int64_t>& layers,
                           double most_y);
-
-/// Saved bytes up to `all` with which `sums` fit the place, rounded up by a billionth of `all`;
-/// negative: they do not fit with none.
-double MostSaved(const StagePlace& place, stack::StageSums sums, double all);
 
 /// Least StageMemory::total over all choices, bytes, and the choice.
 double LeastMemoryOf(const StagePlace& place, const std::vector<int64_t>& layers,

@@ -2,8 +2,6 @@
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
-#include <cstdlib>
-#include <iostream>
 #include <memory>
 
 #include "cost_models/device_profile.h"
@@ -26,6 +24,7 @@ struct Scene {
   int64_t global_batch;
   int64_t sequence;
   bool fp8;
+  bool limited;  ///< tp up to 8, cp and micro-batch up to 16, sequence parallelism where tp > 1
 };
 
 /// The one-trillion-parameter GPT of Narayanan et al. 2021, table 1.
@@ -77,10 +76,9 @@ void Whole(benchmark::State& state, const Scene& scene) {
     space::SpaceOptions options;
     options.gpus = {scene.gpus};
     options.global_batch = scene.global_batch;
-    if (std::getenv("LIMITS")) {
+    if (scene.limited) {
       options.most_tp = 8;
-      options.most_cp = 16;
-      options.most_micro_batch = 16;
+      options.most_cp = options.most_micro_batch = 16;
       options.sequence_parallel_tied = true;
     }
     if (scene.fp8) options.formats.push_back(LinearFormat::kFp8);
@@ -106,11 +104,69 @@ void Whole(benchmark::State& state, const Scene& scene) {
 
 #define WHOLE(name, ...) \
   BENCHMARK_CAPTURE(Whole, name, Scene{__VA_ARGS__})->Unit(benchmark::kMillisecond)
-WHOLE(Gpt3On512, "gpt3-175b", "dgx-a100-80", "a100-80", 512, 1536, 2048, false);
-WHOLE(Gpt3On4096, "gpt3-175b", "dgx-a100-80", "a100-80", 4096, 4096, 2048, false);
-WHOLE(OneTrillionOn4096, "1t", "dgx-a100-80", "a100-80", 4096, 4096, 2048, false);
-WHOLE(Llama405BOn16384, "llama-3.1-405b", "dgx-h100", "h100-sxm", 16384, 2048, 8192, true);
-WHOLE(DeepSeekV3On2048, "deepseek-v3", "dgx-h100", "h100-sxm", 2048, 15360, 4096, true);
-WHOLE(MixtralOn64, "mixtral-8x7b", "dgx-h100", "h100-sxm", 64, 1024, 4096, true);
+WHOLE(Gpt3On512, "gpt3-175b", "dgx-a100-80", "a100-80", 512, 1536, 2048, false, false);
+WHOLE(Gpt3On4096, "gpt3-175b", "dgx-a100-80", "a100-80", 4096, 4096, 2048, false, false);
+WHOLE(OneTrillionOn4096, "1t", "dgx-a100-80", "a100-80", 4096, 4096, 2048, false, false);
+WHOLE(Llama405BOn16384, "llama-3.1-405b", "dgx-h100", "h100-sxm", 16384, 2048, 8192, true, false);
+WHOLE(MixtralOn64, "mixtral-8x7b", "dgx-h100", "h100-sxm", 64, 1024, 4096, true, false);
+WHOLE(DeepSeekV3On2048, "deepseek-v3", "dgx-h100", "h100-sxm", 2048, 15360, 4096, true, true);
+WHOLE(DeepSeekV3On2048Unlimited, "deepseek-v3", "dgx-h100", "h100-sxm", 2048, 15360, 4096, true,
+      false);
+
+/// The axes of Calculon (Isaev et al. 2023) that Split has, every tuple by itself: tp, pp,
+/// interleaving, dp, micro-batch, three recompute modes, ZeRO-1 or none, equal stages. Its other
+/// axes (overlap and network of each dimension) are prices: one search for each of `variants`.
+void Reduced(benchmark::State& state) {
+  const Scene scene{"gpt3-175b", "dgx-a100-80", "a100-80", 4096, 1536, 2048, false, false};
+  auto first = CostsOf(scene);
+  if (!first.ok()) return state.SkipWithError(first.status().message().c_str());
+  const int64_t variants = state.range(0);
+  int64_t configurations = 0, evaluated = 0, bounded = 0;
+  for (auto _ : state) {
+    configurations = evaluated = bounded = 0;
+    for (int64_t variant = 0; variant < variants; ++variant) {
+      state.PauseTiming();
+      stack::CostInputs inputs = (*first)->inputs();
+      stack::StackLowering& l = inputs.stack.lowering;
+      bool* const flags[] = {&l.hides_tensor_gradients,    &l.hides_gradient_reduction,
+                             &l.hides_parameter_gather,    &l.hides_messages,
+                             &l.fused_weight_accumulation, &inputs.fabric.in_switch_reduction};
+      for (size_t bit = 0; bit < 6; ++bit) *flags[bit] = ((variant >> bit) & 1) != 0;
+      if (((variant >> 6) & 1) != 0) {
+        inputs.fabric.network_share = BytesPerSecond(inputs.fabric.network_share.value() / 2);
+      }
+      if (((variant >> 7) & 1) != 0) {
+        inputs.fabric.local_bandwidth = BytesPerSecond(inputs.fabric.local_bandwidth.value() / 2);
+      }
+      auto costs = stack::StackStageCosts::Make(std::move(inputs));
+      if (!costs.ok()) return state.SkipWithError(costs.status().message().c_str());
+      space::SpaceOptions options;
+      options.gpus = {scene.gpus};
+      options.global_batch = scene.global_batch;
+      options.held.cp = 1;
+      options.sharding = {stack::ShardingLevel::kNone, stack::ShardingLevel::kZero1};
+      options.schedules = {stack::Schedule::kOneForwardOneBackward, stack::Schedule::kInterleaved};
+      options.orders = {stack::RankOrder::kDataInside};
+      options.modes = {true, true, true, false};
+      options.mode_rule = space::ModeRule::kUniform;
+      options.even_layers = true;
+      options.cut_subtrees = false;
+      options.top = 1;
+      state.ResumeTiming();
+      const auto found =
+          space::FindSplits({{scene.profile, costs->get(), MemoryOf(**costs), 0}}, options);
+      if (!found.ok()) return state.SkipWithError(found.status().message().c_str());
+      configurations += found->certificate.configurations;
+      evaluated += found->certificate.evaluated;
+      bounded += found->certificate.bounded_alone;
+    }
+  }
+  state.counters["configurations"] = static_cast<double>(configurations);
+  state.counters["evaluated"] = static_cast<double>(evaluated);
+  state.counters["bounded_alone"] = static_cast<double>(bounded);
+  state.counters["tuples/s"] = benchmark::Counter(static_cast<double>(configurations),
+                                                  benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(Reduced)->Arg(1)->Arg(256)->Unit(benchmark::kMillisecond);
 
 }  // namespace
