@@ -11,6 +11,7 @@
 #include "planner/search/find_plans.h"
 #include "tools/commands.h"
 #include "tools/evaluate.h"
+#include "tools/plan_mixed.h"
 #include "tools/plan_stack.h"
 #include "tools/plan_view.h"
 #include "tools/resolve.h"
@@ -150,6 +151,16 @@ Status PlanForeignStack(const PlanArguments& a, Output& output) {
     return Unsupported("-o " + a.output +
                        ": plan files hold what our own stack runs; found --stack " + a.split.stack +
                        "; use --json for the split");
+  }
+  if (a.cluster.cluster != "cpu" && a.split.model != "any") {
+    MW_ASSIGN_OR_RETURN(const topologies::Cluster cluster, ResolveGpuCluster(a.cluster));
+    if (HasUnlikeDevices(cluster)) {
+      if (a.cluster.gpus) {
+        return Unsupported("--gpus: a cluster of unlike GPUs is used whole; leave --gpus out");
+      }
+      MW_ASSIGN_OR_RETURN(const planner::ModelSpec model, planner::LoadModel(a.split.model));
+      return PlanMixed(a.split, a.more, model, cluster, output);
+    }
   }
   MW_ASSIGN_OR_RETURN(const Machine machine, ResolveMachine(a.cluster, 0, output));
   if (a.split.model == "any") return WhichModelFits(a.split, machine, output);

@@ -25,27 +25,6 @@ using planner::stack::StackStageCosts;
 
 constexpr double kMostSeconds = 60.0;  // of one search; the certificate says what is left open
 
-nlohmann::json CertificateJson(const Certificate& c) {
-  return {{"configurations", c.configurations},
-          {"evaluated", c.evaluated},
-          {"bounded", c.bounded},
-          {"feasible", c.feasible},
-          {"seconds", c.seconds},
-          {"lower_bound_s", c.lower_bound_s},
-          {"gap", c.gap}};
-}
-
-std::string CertificateText(const SpaceResult& found, const Style& style) {
-  const Certificate& c = found.certificate;
-  return HeadingText("the search", style) + fmt::format(
-                                                "  {} configurations in {}: {} cut by lower "
-                                                "bounds, {} solved exactly; no configuration "
-                                                "is faster than {} (gap {:.2f} %)\n",
-                                                Thousands(c.configurations), SecondsText(c.seconds),
-                                                Thousands(c.bounded), Thousands(c.evaluated),
-                                                SecondsText(c.lower_bound_s), 100 * c.gap);
-}
-
 std::string BestText(const std::vector<Solution>& best, const Style& style) {
   Table table({"split", "layers", "step time", "against the best", "memory, fullest rank"});
   for (const Solution& s : best) {
@@ -106,9 +85,31 @@ std::vector<int64_t> CountsOf(const Machine& machine, bool any) {
   return counts;
 }
 
-/// FindSplits with what would fit where nothing does.
-Result<SpaceResult> Search(const std::vector<DeviceGroup>& groups, const SpaceOptions& space,
-                           nlohmann::json* document) {
+}  // namespace
+
+nlohmann::json CertificateJson(const Certificate& c) {
+  return {{"configurations", c.configurations},
+          {"evaluated", c.evaluated},
+          {"bounded", c.bounded},
+          {"feasible", c.feasible},
+          {"seconds", c.seconds},
+          {"lower_bound_s", c.lower_bound_s},
+          {"gap", c.gap}};
+}
+
+std::string CertificateText(const SpaceResult& found, const Style& style) {
+  const Certificate& c = found.certificate;
+  return HeadingText("the search", style) + fmt::format(
+                                                "  {} configurations in {}: {} cut by lower "
+                                                "bounds, {} solved exactly; no configuration "
+                                                "is faster than {} (gap {:.2f} %)\n",
+                                                Thousands(c.configurations), SecondsText(c.seconds),
+                                                Thousands(c.bounded), Thousands(c.evaluated),
+                                                SecondsText(c.lower_bound_s), 100 * c.gap);
+}
+
+Result<SpaceResult> SearchOrExplain(const std::vector<DeviceGroup>& groups,
+                                    const SpaceOptions& space, nlohmann::json* document) {
   Result<SpaceResult> found = FindSplits(groups, space);
   if (found.ok() || found.status().code() != StatusCode::kInfeasible) return found;
   (*document)["fits"] = false;
@@ -123,8 +124,6 @@ Result<SpaceResult> Search(const std::vector<DeviceGroup>& groups, const SpaceOp
   return Infeasible(answer->Text());
 }
 
-}  // namespace
-
 Status PlanStack(const SplitOptions& split, const StackPlanOptions& options,
                  const planner::ModelSpec& model, const Machine& machine, Output& output) {
   nlohmann::json& document = output.document();
@@ -136,7 +135,7 @@ Status PlanStack(const SplitOptions& split, const StackPlanOptions& options,
   space.gpus = CountsOf(machine, options.any_gpus);
   const std::vector<DeviceGroup> groups = {
       {machine.cluster.name(), costs.get(), DeviceBytesOf(machine), 0}};
-  MW_ASSIGN_OR_RETURN(const SpaceResult found, Search(groups, space, &document));
+  MW_ASSIGN_OR_RETURN(const SpaceResult found, SearchOrExplain(groups, space, &document));
   const Solution& best = found.best.front();
   const planner::stack::StepPrediction prediction =
       PredictStep(*costs, best.tuple.split, best.stages);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "planner/ir/model_spec.h"
+#include "planner/space/find_splits.h"
 #include "tools/output.h"
 #include "tools/resolve.h"
 #include "tools/split_options.h"
@@ -24,6 +27,15 @@ struct StackPlanOptions {
 /// Searches, predicts the best and shows it. kInfeasible: what binds and what would fit.
 Status PlanStack(const SplitOptions& split, const StackPlanOptions& options,
                  const planner::ModelSpec& model, const Machine& machine, Output& output);
+
+/// FindSplits; when nothing fits, the error says what binds and what would fit, and the document
+/// lists it under `would_fit`.
+Result<planner::space::SpaceResult> SearchOrExplain(
+    const std::vector<planner::space::DeviceGroup>& groups,
+    const planner::space::SpaceOptions& space, nlohmann::json* document);
+/// `configurations`, `evaluated`, `bounded`, `feasible`, `seconds`, `lower_bound_s`, `gap`.
+nlohmann::json CertificateJson(const planner::space::Certificate& certificate);
+std::string CertificateText(const planner::space::SpaceResult& found, const Style& style);
 
 /// Every shipped model (of one language module) on the machine: the best split, or why not.
 Status WhichModelFits(const SplitOptions& split, const Machine& machine, Output& output);

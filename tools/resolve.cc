@@ -103,16 +103,18 @@ Result<cost::DeviceProfile> ProfileOf(const topologies::Cluster& cluster, Output
   return cost::LoadDeviceProfile(*names.begin());
 }
 
-Result<Machine> ResolveMachine(const ClusterOptions& options, int64_t ranks_wanted,
-                               Output& output) {
-  if (options.cluster == "cpu") return CpuMachineFor(options, ranks_wanted, output);
+Result<topologies::Cluster> ResolveGpuCluster(const ClusterOptions& options) {
   topologies::ResolveOptions resolve;
   if (options.nodes) resolve.nodes = static_cast<int>(*options.nodes);
   resolve.gpu = options.gpu;
-  MW_ASSIGN_OR_RETURN(topologies::Cluster cluster,
-                      options.cluster == "local"
-                          ? LocalCluster(options)
-                          : topologies::ResolveCluster(options.cluster, resolve));
+  if (options.cluster == "local") return LocalCluster(options);
+  return topologies::ResolveCluster(options.cluster, resolve);
+}
+
+Result<Machine> ResolveMachine(const ClusterOptions& options, int64_t ranks_wanted,
+                               Output& output) {
+  if (options.cluster == "cpu") return CpuMachineFor(options, ranks_wanted, output);
+  MW_ASSIGN_OR_RETURN(topologies::Cluster cluster, ResolveGpuCluster(options));
   const int64_t gpus = options.gpus.value_or(cluster.device_count());
   if (options.nodes && gpus > cluster.device_count()) {
     return InvalidInput(

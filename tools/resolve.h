@@ -36,6 +36,9 @@ struct Machine {
 /// `ranks_wanted`: how many the split asks for; used for `cpu` without --gpus, 0: one a core.
 Result<Machine> ResolveMachine(const ClusterOptions& options, int64_t ranks_wanted, Output& output);
 
+/// The cluster alone: of a file, a shipped name, a capture or this machine's GPUs.
+Result<topologies::Cluster> ResolveGpuCluster(const ClusterOptions& options);
+
 /// What `nvidia-smi -L` and `nvidia-smi topo -m` print on this machine. NotFound without NVIDIA
 /// GPUs.
 Result<std::string> LocalTopology();

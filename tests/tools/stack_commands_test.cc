@@ -133,6 +133,27 @@ TEST_F(StackPlanTest, FrontFallsInMemoryAndCostsGoWithTime) {
               1e-6 * first["cost"].get<double>());
 }
 
+TEST_F(StackPlanTest, UnlikeGpusGetLayersBySpeedAndMemory) {
+  const CliResult result = Meshwright("plan --model llama-3-70b --cluster " + kSource +
+                                      "/tests/data/clusters/a100-and-h100.yaml --global-batch 128 "
+                                      "--seq 8192 --stack megatron --json");
+  ASSERT_EQ(result.exit, 0) << result.err;
+  int64_t layers = 0, slow = 0, fast = 0, slow_stages = 0, fast_stages = 0;
+  const json document = result.Json();
+  for (const json& stage : document["stages"]) {
+    const int64_t n = stage["layers"];
+    layers += n;
+    const bool h100 = stage["device"] == "dgx-h100";
+    (h100 ? fast : slow) += n;
+    ++(h100 ? fast_stages : slow_stages);
+    EXPECT_LE(stage["memory"]["total"].get<int64_t>(), stage["device_bytes"].get<int64_t>());
+  }
+  EXPECT_EQ(layers, 80);
+  ASSERT_GT(slow_stages, 0);
+  ASSERT_GT(fast_stages, 0);
+  EXPECT_GT(fast * slow_stages, slow * fast_stages);
+}
+
 TEST_F(StackPlanTest, WhichModelFits) {
   const CliResult result = Meshwright(
       "plan --model any --cluster dgx-a100-80 --gpus 8 --global-batch 64 --seq 2048 "
