@@ -179,6 +179,34 @@ Result<std::vector<FitRow>> RowsFor(const stack::StackSpec& start, CaseMaker& ma
   return out;
 }
 
+/// Best point from several starts: where host time or a hidden collective binds, the loss has
+/// corners.
+Point FromManyStarts(const Problem& problem, int64_t evaluations) {
+  std::pair<double, Point> best = {problem.Loss(problem.residuals(problem.origin), problem.origin),
+                                   problem.origin};
+  const auto starts = static_cast<int64_t>(2 * problem.origin.size() + 1);
+  for (int64_t s = 0; s < starts; ++s) {
+    Point from = s == 0 ? problem.origin : best.second;
+    if (s > 0) {
+      const auto j = static_cast<size_t>((s - 1) / 2);
+      from[j] = std::clamp(from[j] + (s % 2 == 0 ? 1.0 : -1.0), problem.low[j], problem.high[j]);
+    }
+    const auto found = Minimise(problem, from, evaluations / starts);
+    if (found.first < best.first) best = found;
+  }
+  return best.second;
+}
+
+stack::StackResiduals ResidualsOf(const std::vector<double>& logs) {
+  const auto n = static_cast<double>(logs.size());
+  double mean = 0, square = 0;
+  for (const double log : logs) {
+    mean += log / n;
+    square += log * log / n;
+  }
+  return {static_cast<int64_t>(logs.size()), mean, std::sqrt(std::max(square - mean * mean, 0.0))};
+}
+
 }  // namespace
 
 Result<FitResult> FitStack(const stack::StackSpec& start, CaseMaker& maker,
@@ -220,34 +248,14 @@ Result<FitResult> FitStack(const stack::StackSpec& start, CaseMaker& maker,
     problem.low.push_back(std::log(std::max(low, kLeast)));
     problem.high.push_back(std::log(field->high));
   }
-  // Several starts: where host time or a hidden collective binds, the loss has corners.
-  std::pair<double, Point> best = {problem.Loss(problem.residuals(problem.origin), problem.origin),
-                                   problem.origin};
-  const auto starts = static_cast<int64_t>(2 * fields.size() + 1);
-  for (int64_t s = 0; s < starts; ++s) {
-    Point from = s == 0 ? problem.origin : best.second;
-    if (s > 0) {
-      const auto j = static_cast<size_t>((s - 1) / 2);
-      from[j] = std::clamp(from[j] + (s % 2 == 0 ? 1.0 : -1.0), problem.low[j], problem.high[j]);
-    }
-    const auto found = Minimise(problem, from, options.evaluations / starts);
-    if (found.first < best.first) best = found;
-  }
-
   FitResult result;
   result.stack = start;
   result.rows = static_cast<int64_t>(fit_rows.size());
   result.before = mean_abs(errors(start.factors));
-  result.stack.factors = apply(best.second);
+  result.stack.factors = apply(FromManyStarts(problem, options.evaluations));
   const std::vector<double> logs = errors(result.stack.factors);
   result.after = mean_abs(logs);
-  const auto n = static_cast<double>(logs.size());
-  double mean = 0, square = 0;
-  for (const double log : logs) {
-    mean += log / n;
-    square += log * log / n;
-  }
-  result.stack.residuals = {result.rows, mean, std::sqrt(std::max(square - mean * mean, 0.0))};
+  result.stack.residuals = ResidualsOf(logs);
   return result;
 }
 

@@ -76,6 +76,47 @@ bool LooksLikeLlama(const MeasuredRow& row) {
   return !row.Text("kv_heads").empty() && row.Text("kv_heads") != row.Text("heads");
 }
 
+/// What families tell apart where a table does not say.
+struct Family {
+  bool llama = false;
+  bool mpt = false;
+  bool gpt() const { return !llama && !mpt; }
+};
+
+/// The layer that the row's fields describe.
+Result<LayerSpec> LayerOfRow(const MeasuredRow& row, int64_t hidden, const Family& family,
+                             std::vector<std::string>* assumptions) {
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> heads, row.Count("heads"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> kv_heads, row.Count("kv_heads"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> head_dim, row.Count("head_dim"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> ffn, row.Count("ffn_hidden"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> experts, row.Count("moe_experts"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, row.Count("moe_topk"));
+  LayerSpec layer;
+  AttentionSpec& a = layer.attention;
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> tp, row.Count("tp"));
+  a.heads = heads ? *heads : LikelyHeads(hidden, tp.value_or(1));
+  if (!heads) assumptions->push_back(fmt::format("heads = {} (about hidden / 128)", a.heads));
+  a.kv_heads = kv_heads.value_or(a.heads);
+  a.head_dim = head_dim.value_or(std::max<int64_t>(hidden / a.heads, 1));
+  a.qkv_bias = family.gpt();
+  a.output_bias = family.gpt();
+  layer.mlp.gated = family.llama;
+  layer.mlp.bias = family.gpt();
+  layer.mlp.activation = family.llama ? Activation::kSilu : Activation::kGelu;
+  layer.mlp.ffn = ffn.value_or(4 * hidden);
+  if (!ffn) assumptions->push_back(fmt::format("ffn_hidden = {} (4 x hidden)", layer.mlp.ffn));
+  if (experts && *experts > 1) {
+    MoeSpec moe;
+    moe.experts = *experts;
+    moe.top_k = top_k.value_or(2);
+    if (!top_k) assumptions->push_back("moe_topk = 2");
+    moe.expert_ffn = layer.mlp.ffn;
+    layer.mlp.moe = moe;
+  }
+  return layer;
+}
+
 }  // namespace
 
 Result<ModuleSpec> ModuleOfRow(const MeasuredRow& row, std::vector<std::string>* assumptions) {
@@ -93,50 +134,20 @@ Result<ModuleSpec> ModuleOfRow(const MeasuredRow& row, std::vector<std::string>*
   if (!layers) return Unsupported("the field 'layers' is blank");
   if (!hidden) return Unsupported("the field 'hidden' is blank");
   if (*layers > 100000) return Unsupported("layers: more than 100,000");
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> heads, row.Count("heads"));
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> kv_heads, row.Count("kv_heads"));
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> head_dim, row.Count("head_dim"));
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> ffn, row.Count("ffn_hidden"));
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> experts, row.Count("moe_experts"));
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> top_k, row.Count("moe_topk"));
-  const bool llama = LooksLikeLlama(row);
-  const std::string name = Lower(row.Text("model"));
-  const bool mpt = Contains(name, "mpt");
-
+  const Family family{LooksLikeLlama(row), Contains(Lower(row.Text("model")), "mpt")};
+  MW_ASSIGN_OR_RETURN(const LayerSpec layer, LayerOfRow(row, *hidden, family, assumptions));
   ModuleSpec module;
   module.name = "language";
   module.hidden = *hidden;
-  LayerSpec layer;
-  AttentionSpec& a = layer.attention;
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> tp, row.Count("tp"));
-  a.heads = heads ? *heads : LikelyHeads(*hidden, tp.value_or(1));
-  if (!heads) assumptions->push_back(fmt::format("heads = {} (about hidden / 128)", a.heads));
-  a.kv_heads = kv_heads.value_or(a.heads);
-  a.head_dim = head_dim.value_or(std::max<int64_t>(*hidden / a.heads, 1));
-  a.qkv_bias = !llama && !mpt;
-  a.output_bias = !llama && !mpt;
-  layer.mlp.gated = llama;
-  layer.mlp.bias = !llama && !mpt;
-  layer.mlp.activation = llama ? Activation::kSilu : Activation::kGelu;
-  layer.mlp.ffn = ffn.value_or(4 * *hidden);
-  if (!ffn) assumptions->push_back(fmt::format("ffn_hidden = {} (4 x hidden)", layer.mlp.ffn));
-  if (experts && *experts > 1) {
-    MoeSpec moe;
-    moe.experts = *experts;
-    moe.top_k = top_k.value_or(2);
-    if (!top_k) assumptions->push_back("moe_topk = 2");
-    moe.expert_ffn = layer.mlp.ffn;
-    layer.mlp.moe = moe;
-  }
   module.layer_kinds = {layer};
   module.layers.assign(static_cast<size_t>(*layers), 0);
-  module.norm = llama ? NormKind::kRmsNorm : NormKind::kLayerNorm;
-  module.positions = llama ? PositionKind::kRotary
-                     : mpt ? PositionKind::kNone
-                           : PositionKind::kLearned;
-  module.tied_embeddings = !llama;
-  assumptions->push_back(llama ? "Llama layers: RMS norm, gated MLP, rotary, untied head"
-                         : mpt
+  module.norm = family.llama ? NormKind::kRmsNorm : NormKind::kLayerNorm;
+  module.positions = family.llama ? PositionKind::kRotary
+                     : family.mpt ? PositionKind::kNone
+                                  : PositionKind::kLearned;
+  module.tied_embeddings = !family.llama;
+  assumptions->push_back(family.llama ? "Llama layers: RMS norm, gated MLP, rotary, untied head"
+                         : family.mpt
                              ? "MPT layers: LayerNorm, GELU, ALiBi, no biases, tied head"
                              : "GPT layers: LayerNorm, GELU, learned positions, biases, tied head");
   const Result<std::optional<int64_t>> vocab = row.Count("vocab");
@@ -144,7 +155,7 @@ Result<ModuleSpec> ModuleOfRow(const MeasuredRow& row, std::vector<std::string>*
     module.vocab = **vocab;
   } else {
     // As the reference tables say for GPT rows that leave it blank.
-    module.vocab = Contains(row.Text("vocab"), "250k") ? 250880 : llama ? 32000 : 51200;
+    module.vocab = Contains(row.Text("vocab"), "250k") ? 250880 : family.llama ? 32000 : 51200;
     assumptions->push_back(fmt::format("vocab = {}", module.vocab));
   }
   MW_ASSIGN_OR_RETURN(const std::optional<int64_t> sequence, row.Count("seq"));

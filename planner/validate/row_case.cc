@@ -32,6 +32,7 @@ bool Has(const std::string& text, std::string_view part) {
 // Beyond these, products of sizes leave 64 bits.
 constexpr int64_t kMostRanks = int64_t{1} << 20;
 constexpr int64_t kMostSamples = int64_t{1} << 30;
+constexpr int64_t kMostHostGpus = 16;              // beyond: NVLink domains of many hosts
 constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a sequence
 
 /// Shipped cluster and profile by what tables call the GPU; the first that occurs in the name.
@@ -197,37 +198,20 @@ std::string GuessStack(const MeasuredRow& row) {
   return !year.empty() && year < "2023" ? "megatron-2022" : "megatron";
 }
 
-Status ReadAxes(const MeasuredRow& row, const ModuleSpec& module, bool local_batch, Split* split,
-                std::vector<std::string>* assumptions) {
-  const auto axis = [&](const char* column, int64_t* value) -> Status {
+/// tp, cp, pp, virtual stages, ep and dp.
+Status ReadAxes(const MeasuredRow& row, Split* split, std::vector<std::string>* assumptions) {
+  int64_t gpus = 1;
+  const std::pair<const char*, int64_t*> columns[] = {
+      {"tp", &split->tp}, {"cp", &split->cp}, {"pp", &split->pp}, {"vpp", &split->virtual_stages},
+      {"ep", &split->ep}, {"gpus", &gpus}};
+  for (const auto& [column, value] : columns) {
     MW_ASSIGN_OR_RETURN(const std::optional<int64_t> cell, row.Count(column));
     *value = cell.value_or(1);
-    return Status::Ok();
-  };
-  MW_RETURN_IF_ERROR(axis("tp", &split->tp));
-  MW_RETURN_IF_ERROR(axis("cp", &split->cp));
-  MW_RETURN_IF_ERROR(axis("pp", &split->pp));
-  MW_RETURN_IF_ERROR(axis("vpp", &split->virtual_stages));
-  MW_RETURN_IF_ERROR(axis("ep", &split->ep));
-  int64_t gpus = 1;
-  int64_t global_batch = 0;
-  MW_RETURN_IF_ERROR(axis("gpus", &gpus));
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> batch, row.Count("global_batch"));
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> micro, row.Count("micro_batch"));
-  if (!batch) return Unsupported("the field 'global_batch' is blank");
-  if (gpus > kMostRanks || *batch > kMostSamples) {
-    return Unsupported(fmt::format("gpus = {}, global_batch = {}; allowed: at most {} and {}", gpus,
-                                   *batch, kMostRanks, kMostSamples));
-  }
-  for (const int64_t axis_size :
-       {split->tp, split->cp, split->pp, split->virtual_stages, split->ep}) {
-    if (axis_size > kMostRanks) {
+    if (*value > kMostRanks) {
       return Unsupported(
-          fmt::format("tp, cp, pp, vpp, ep: found {}; allowed: at most {}", axis_size, kMostRanks));
+          fmt::format("{}: found {}; allowed: at most {}", column, *value, kMostRanks));
     }
   }
-  if (!micro) return Unsupported("the field 'micro_batch' is blank");
-  global_batch = *batch;
   const int64_t model_ranks = split->tp * split->cp * split->pp;
   if (gpus % model_ranks != 0) {
     return Unsupported(
@@ -244,6 +228,26 @@ Status ReadAxes(const MeasuredRow& row, const ModuleSpec& module, bool local_bat
     assumptions->push_back(
         fmt::format("dp = {} (the row's {} leaves expert ranks out)", split->dp, *dp));
   }
+  if (split->tp * split->cp * split->dp % split->ep != 0) {
+    return Unsupported(fmt::format("ep = {} does not divide tp x cp x dp = {}", split->ep,
+                                   split->tp * split->cp * split->dp));
+  }
+  split->schedule =
+      split->virtual_stages > 1 ? Schedule::kInterleaved : Schedule::kOneForwardOneBackward;
+  return Status::Ok();
+}
+
+/// Micro-batches, behind ReadAxes.
+Status ReadBatch(const MeasuredRow& row, bool local_batch, Split* split,
+                 std::vector<std::string>* assumptions) {
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> batch, row.Count("global_batch"));
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> micro, row.Count("micro_batch"));
+  if (!batch) return Unsupported("the field 'global_batch' is blank");
+  if (!micro) return Unsupported("the field 'micro_batch' is blank");
+  if (*batch > kMostSamples || *micro > kMostSamples) {
+    return Unsupported(fmt::format("global_batch = {}, micro_batch = {}; allowed: at most {}",
+                                   *batch, *micro, kMostSamples));
+  }
   split->micro_batch = *micro;
   if (local_batch && split->pp > 1) {
     split->micro_batch = std::max<int64_t>(*micro / split->pp, 1);
@@ -251,20 +255,66 @@ Status ReadAxes(const MeasuredRow& row, const ModuleSpec& module, bool local_bat
         fmt::format("micro-batches of {}: the local batch cut in pp parts", split->micro_batch));
   }
   const int64_t per_step = split->micro_batch * split->dp;
-  if (global_batch % per_step != 0) {
+  if (*batch % per_step != 0) {
     return Unsupported(fmt::format("global_batch = {} is not a multiple of micro_batch x dp = {}",
-                                   global_batch, per_step));
+                                   *batch, per_step));
   }
-  split->micro_batches = global_batch / per_step;
-  split->schedule =
-      split->virtual_stages > 1 ? Schedule::kInterleaved : Schedule::kOneForwardOneBackward;
-  const AttentionSpec& a = module.layer_kinds.front().attention;
-  if (a.heads % split->tp != 0) {
-    return Unsupported(fmt::format("heads = {} is not a multiple of tp = {}", a.heads, split->tp));
+  split->micro_batches = *batch / per_step;
+  return Status::Ok();
+}
+
+/// Sequence and precision, recomputation, sharding, sequence parallelism.
+Status ReadTraining(const MeasuredRow& row, RowCase* out) {
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> sequence, row.Count("seq"));
+  if (!sequence) return Unsupported("the field 'seq' is blank");
+  if (*sequence > kMostTokens) {
+    return Unsupported(fmt::format("seq: found {}; allowed: at most {}", *sequence, kMostTokens));
   }
-  if (split->tp * split->cp * split->dp % split->ep != 0) {
-    return Unsupported(fmt::format("ep = {} does not divide tp x cp x dp = {}", split->ep,
-                                   split->tp * split->cp * split->dp));
+  out->inputs.sequence = *sequence;
+  const int64_t heads = out->inputs.module.layer_kinds.front().attention.heads;
+  if (heads % out->split.tp != 0) {
+    return Unsupported(
+        fmt::format("heads = {} is not a multiple of tp = {}", heads, out->split.tp));
+  }
+  const bool old = !out->inputs.stack.lowering.fused_attention;  // stacks of before 2023
+  MW_RETURN_IF_ERROR(ReadFormat(row.Text("precision"), old, &out->split, &out->assumptions));
+  MW_RETURN_IF_ERROR(ReadMode(row.Text("recompute"), &out->mode, &out->assumptions));
+  ReadSharding(row.Text("zero_dist_optimizer"), &out->split, out->inputs.stack, &out->assumptions);
+  const std::string asked = Lower(row.Text("sequence_parallel"));
+  out->split.sequence_parallel = out->split.tp > 1 && (asked == "yes" || (asked.empty() && !old));
+  if (asked.empty() && out->split.tp > 1) {
+    out->assumptions.push_back(out->split.sequence_parallel ? "sequence_parallel = yes"
+                                                            : "sequence_parallel = no");
+  }
+  out->inputs.frozen = Has(Lower(row.Text("model")), "lora");
+  if (out->inputs.frozen)
+    out->assumptions.push_back("base weights frozen, adapters' work left out");
+  return Status::Ok();
+}
+
+Result<GpuName> NameOf(const MeasuredRow& row) {
+  const std::string gpu = Lower(row.Text("gpu"));
+  for (const GpuName& name : kGpuNames) {
+    if (Has(gpu, name.part)) return name;
+  }
+  return Unsupported("gpu: found '" + row.Text("gpu") +
+                     "', which no shipped profile describes; give --profile");
+}
+
+/// GPUs of a node and the network, as the row or its source state them.
+Status AdjustFabric(const MeasuredRow& row, const SourceFacts& facts, RowCase* out) {
+  stack::Fabric& fabric = out->inputs.fabric;
+  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> per_node, row.Count("gpus_per_node"));
+  if (per_node && *per_node < fabric.domain_gpus && fabric.domain_gpus <= kMostHostGpus) {
+    fabric.domain_gpus = *per_node;
+    fabric.host_gpus = *per_node;
+  }
+  // What was measured on the source's machine counts more than what its parts could do.
+  double gbit = facts.network_gbit_per_gpu;
+  if (gbit == 0) gbit = NetworkGbit(row.Text("interconnect"), fabric.host_gpus);
+  if (gbit > 0) {
+    fabric.network_share = BytesPerSecond(gbit * 1e9 / 8);
+    out->assumptions.push_back(fmt::format("network {:.3g} Gb/s a GPU", gbit));
   }
   return Status::Ok();
 }
@@ -284,64 +334,23 @@ Result<RowCase> CaseMaker::Make(const MeasuredRow& original) {
       out.assumptions.push_back(fmt::format("{} = {} ({})", column, text, facts.why));
     }
   }
-  out.stack = !options_.stack.empty() ? options_.stack
-              : !facts.stack.empty()  ? facts.stack
-                                      : GuessStack(row);
-  MW_ASSIGN_OR_RETURN(out.inputs.stack, cache_->Stack(out.stack));
+  const std::string stack = !options_.stack.empty() ? options_.stack
+                            : !facts.stack.empty()  ? facts.stack
+                                                    : GuessStack(row);
+  MW_ASSIGN_OR_RETURN(out.inputs.stack, cache_->Stack(stack));
   out.stack = out.inputs.stack.name;
   MW_ASSIGN_OR_RETURN(out.inputs.module, ModuleOfRow(row, &out.assumptions));
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> sequence, row.Count("seq"));
-  if (!sequence) return Unsupported("the field 'seq' is blank");
-  if (*sequence > kMostTokens) {
-    return Unsupported(fmt::format("seq: found {}; allowed: at most {}", *sequence, kMostTokens));
-  }
-  out.inputs.sequence = *sequence;
-  MW_RETURN_IF_ERROR(
-      ReadAxes(row, out.inputs.module, facts.local_batch, &out.split, &out.assumptions));
-
-  const std::string gpu = Lower(row.Text("gpu"));
-  const GpuName* known = nullptr;
-  for (const GpuName& name : kGpuNames) {
-    if (known == nullptr && Has(gpu, name.part)) known = &name;
-  }
-  if (known == nullptr) {
-    return Unsupported("gpu: found '" + row.Text("gpu") +
-                       "', which no shipped profile describes; give --profile");
-  }
+  MW_RETURN_IF_ERROR(ReadAxes(row, &out.split, &out.assumptions));
+  MW_RETURN_IF_ERROR(ReadBatch(row, facts.local_batch, &out.split, &out.assumptions));
+  MW_ASSIGN_OR_RETURN(const GpuName gpu, NameOf(row));
   const std::string profile = !options_.profile.empty() ? options_.profile
                               : !facts.profile.empty()  ? facts.profile
-                                                        : known->profile;
+                                                        : gpu.profile;
   MW_ASSIGN_OR_RETURN(out.inputs.profile, cache_->Profile(profile));
-  MW_ASSIGN_OR_RETURN(out.inputs.fabric, cache_->FabricFor(known->cluster, out.split.ranks()));
-  out.assumptions.push_back(fmt::format("cluster {}, profile {}", known->cluster, profile));
-  stack::Fabric& fabric = out.inputs.fabric;
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> per_node, row.Count("gpus_per_node"));
-  if (per_node && *per_node < fabric.domain_gpus && fabric.domain_gpus <= 16) {
-    fabric.domain_gpus = *per_node;
-    fabric.host_gpus = *per_node;
-  }
-  // What was measured on the source's machine counts more than what its parts could do.
-  double gbit = facts.network_gbit_per_gpu;
-  if (gbit == 0) gbit = NetworkGbit(row.Text("interconnect"), fabric.host_gpus);
-  if (gbit > 0) {
-    fabric.network_share = BytesPerSecond(gbit * 1e9 / 8);
-    out.assumptions.push_back(fmt::format("network {:.3g} Gb/s a GPU", gbit));
-  }
-
-  const bool old = !out.inputs.stack.lowering.fused_attention;  // stacks of before 2023
-  MW_RETURN_IF_ERROR(ReadFormat(row.Text("precision"), old, &out.split, &out.assumptions));
-  MW_RETURN_IF_ERROR(ReadMode(row.Text("recompute"), &out.mode, &out.assumptions));
-  ReadSharding(row.Text("zero_dist_optimizer"), &out.split, out.inputs.stack, &out.assumptions);
-  const std::string sequence_parallel = Lower(row.Text("sequence_parallel"));
-  out.split.sequence_parallel =
-      out.split.tp > 1 && (sequence_parallel == "yes" || (sequence_parallel.empty() && !old));
-  if (sequence_parallel.empty() && out.split.tp > 1) {
-    out.assumptions.push_back(out.split.sequence_parallel ? "sequence_parallel = yes"
-                                                          : "sequence_parallel = no");
-  }
-  const std::string model = Lower(row.Text("model"));
-  out.inputs.frozen = Has(model, "lora");
-  if (out.inputs.frozen) out.assumptions.push_back("base weights frozen, adapters' work left out");
+  MW_ASSIGN_OR_RETURN(out.inputs.fabric, cache_->FabricFor(gpu.cluster, out.split.ranks()));
+  out.assumptions.push_back(fmt::format("cluster {}, profile {}", gpu.cluster, profile));
+  MW_RETURN_IF_ERROR(AdjustFabric(row, facts, &out));
+  MW_RETURN_IF_ERROR(ReadTraining(row, &out));
   return out;
 }
 
