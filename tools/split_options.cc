@@ -48,8 +48,12 @@ void SplitOptions::Declare(OptionSet& options) {
   options.Int("--expert-tp", &expert_tp, kAxis, "tensor parallel ranks inside each expert");
   options.Choice("--schedule", &schedule, {"1f1b", "interleaved", "zb-h1"},
                  "order of a pipeline's passes");
-  options.Choice("--precision", &precision, {"bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"},
-                 "number format of the linear layers; default: bf16");
+  options.Choice("--precision", &precision,
+                 {"bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32", "any"},
+                 "number format of the linear layers; default: bf16; any: plan searches those that "
+                 "GPU and stack have");
+  options.Real("--expert-imbalance", &expert_imbalance, {1, 1000},
+               "tokens of the busiest expert rank / the mean");
   options.Heading("");
 }
 

@@ -27,6 +27,7 @@ struct SplitOptions {
   std::string stack = "meshwright";
   std::optional<int64_t> expert_tp;
   std::string schedule, precision;
+  double expert_imbalance = 1.0;  ///< tokens of the busiest expert rank / the mean
   bool own_stack() const { return stack == "meshwright"; }
 
   void Declare(OptionSet& options);

@@ -109,11 +109,13 @@ Result<std::unique_ptr<planner::stack::StackStageCosts>> StackCostsFor(
   inputs.module = model.modules.front();
   MW_ASSIGN_OR_RETURN(inputs.fabric, planner::stack::FabricOf(machine.cluster));
   inputs.profile = machine.profile;
+  inputs.expert_imbalance = options.expert_imbalance;
   inputs.sequence = options.sequence.value_or(inputs.module.max_positions);
   if (inputs.sequence < 1)
     return InvalidInput("--seq: the model states no longest sequence; give one");
   MW_ASSIGN_OR_RETURN(std::unique_ptr<planner::stack::StackStageCosts> costs,
                       planner::stack::StackStageCosts::Make(std::move(inputs)));
+  if (options.precision == "any") return costs;
   const LinearFormat format = FormatOf(options.precision);
   const std::vector<LinearFormat>& offered = costs->inputs().stack.formats;
   if (!costs->Supports(format) ||
@@ -138,6 +140,17 @@ Result<planner::space::SpaceOptions> SpaceFor(const SplitOptions& options,
   space.sharding = stack.sharding;
   space.schedules = stack.schedules;
   space.formats = {FormatOf(options.precision)};
+  if (options.precision == "any") {
+    // Formats of lower precision than bf16, where the device has a rate for them.
+    for (const LinearFormat format :
+         {LinearFormat::kFp8, LinearFormat::kMxFp8, LinearFormat::kNvFp4}) {
+      const bool offered =
+          std::find(stack.formats.begin(), stack.formats.end(), format) != stack.formats.end();
+      if (offered && PeakOf(machine.profile, planner::stack::PrecisionOf(format)).ok()) {
+        space.formats.push_back(format);
+      }
+    }
+  }
   space.modes = {false, false, false, false};
   for (const LayerMode mode : stack.modes) space.modes[static_cast<size_t>(mode)] = true;
   space.offload_in_pipelines = false;

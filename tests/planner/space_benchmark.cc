@@ -113,6 +113,38 @@ WHOLE(DeepSeekV3On2048, "deepseek-v3", "dgx-h100", "h100-sxm", 2048, 15360, 4096
 WHOLE(DeepSeekV3On2048Unlimited, "deepseek-v3", "dgx-h100", "h100-sxm", 2048, 15360, 4096, true,
       false);
 
+/// Llama-3-70B on 64 H100 and 64 A100: stages of unlike speed and memory.
+void Mixed(benchmark::State& state) {
+  const Scene fast{"llama-3-70b", "dgx-h100", "h100-sxm", 64, 1024, 8192, false, true};
+  const Scene slow{"llama-3-70b", "dgx-a100-80", "a100-80", 64, 1024, 8192, false, true};
+  space::Certificate certificate;
+  std::string best;
+  for (auto _ : state) {
+    state.PauseTiming();
+    auto h100 = CostsOf(fast);
+    auto a100 = CostsOf(slow);
+    if (!h100.ok() || !a100.ok()) return state.SkipWithError("profiles cannot be read");
+    space::SpaceOptions options;
+    options.global_batch = fast.global_batch;
+    options.most_tp = 8;
+    options.most_cp = options.most_micro_batch = 16;
+    options.sequence_parallel_tied = true;
+    state.ResumeTiming();
+    const auto found = space::FindSplits({{"h100-sxm", h100->get(), MemoryOf(**h100), 64},
+                                          {"a100-80", a100->get(), MemoryOf(**a100), 64}},
+                                         options);
+    if (!found.ok()) return state.SkipWithError(found.status().message().c_str());
+    certificate = found->certificate;
+    best = ShortName(found->best.front().tuple.split) + ", layers";
+    for (const int64_t n : found->best.front().layers) best += " " + std::to_string(n);
+  }
+  state.SetLabel(best);
+  state.counters["configurations"] = static_cast<double>(certificate.configurations);
+  state.counters["evaluated"] = static_cast<double>(certificate.evaluated);
+  state.counters["gap"] = certificate.gap;
+}
+BENCHMARK(Mixed)->Unit(benchmark::kMillisecond);
+
 /// The axes of Calculon (Isaev et al. 2023) that Split has, every tuple by itself: tp, pp,
 /// interleaving, dp, micro-batch, three recompute modes, ZeRO-1 or none, equal stages. Its other
 /// axes (overlap and network of each dimension) are prices: one search for each of `variants`.

@@ -19,11 +19,13 @@ struct Box {
 const std::vector<Box>& Boxes() {
   // lower, verify and search are one target, so they see each other.
   static const std::vector<std::string_view> algorithms = {
-      "planner/lower/", "planner/verify/", "planner/predict/", "planner/search/",
-      "cost_models/",   "planner/ir/",     "topologies/"};
+      "planner/lower/", "planner/verify/", "planner/predict/",  "planner/search/",
+      "planner/stack/", "planner/space/",  "planner/validate/", "cost_models/",
+      "planner/ir/",    "topologies/"};
   static const std::vector<std::string_view> everything = {
-      "topologies/",     "planner/ir/", "planner/lower/", "planner/verify/", "planner/predict/",
-      "planner/search/", "runtime/",    "cost_models/",   "tools/"};
+      "topologies/",       "planner/ir/",     "planner/lower/", "planner/verify/",
+      "planner/predict/",  "planner/search/", "planner/stack/", "planner/space/",
+      "planner/validate/", "runtime/",        "cost_models/",   "tools/"};
   static const std::vector<Box> boxes = [] {
     std::vector<Box> result = {
         {"topologies/", {"topologies/"}},
@@ -33,6 +35,9 @@ const std::vector<Box>& Boxes() {
         {"planner/verify/", algorithms},
         {"planner/predict/", algorithms},
         {"planner/search/", algorithms},
+        {"planner/stack/", algorithms},
+        {"planner/space/", algorithms},
+        {"planner/validate/", algorithms},
         {"runtime/cuda/", {"runtime/", "planner/ir/", "topologies/"}, {}, true},
         // Without a CUDA toolkit there is no runtime/cuda.
         {"runtime/", {"runtime/", "planner/ir/", "topologies/"}, {"runtime/cuda/"}},
