@@ -27,13 +27,23 @@ struct Known {
 };
 const std::vector<Known>& KnownModels() {
   static const std::vector<Known> known = {
-      {{"deepseek", "v3"}, "deepseek-v3"},    {{"mixtral", "8x7b"}, "mixtral-8x7b"},
-      {{"qwen3", "30b"}, "qwen3-30b-a3b"},    {{"qwen3", "235b"}, "qwen3-235b-a22b"},
-      {{"llama3", "8b"}, "llama-3-8b"},       {{"llama3", "70b"}, "llama-3-70b"},
-      {{"llama3", "405b"}, "llama-3.1-405b"}, {{"llama-3", "8b"}, "llama-3-8b"},
-      {{"llama-3", "70b"}, "llama-3-70b"},    {{"llama-3", "405b"}, "llama-3.1-405b"},
-      {{"llama2", "70b"}, "llama-2-70b"},     {{"llama2", "7b"}, "llama-2-7b"},
-      {{"llama-2", "70b"}, "llama-2-70b"},    {{"llama-2", "7b"}, "llama-2-7b"},
+      {{"deepseek", "v3"}, "deepseek-v3"},
+      {{"mixtral", "8x7b"}, "mixtral-8x7b"},
+      {{"qwen3", "30b"}, "qwen3-30b-a3b"},
+      {{"qwen3", "235b"}, "qwen3-235b-a22b"},
+      {{"llama3", "8b"}, "llama-3-8b"},
+      {{"llama3", "70b"}, "llama-3-70b"},
+      {{"llama3", "405b"}, "llama-3.1-405b"},
+      {{"llama-3", "8b"}, "llama-3-8b"},
+      {{"llama-3", "70b"}, "llama-3-70b"},
+      {{"llama-3", "405b"}, "llama-3.1-405b"},
+      {{"llama2", "70b"}, "llama-2-70b"},
+      {{"llama2", "7b"}, "llama-2-7b"},
+      {{"gpt3", "175b"}, "gpt3-175b"},
+      {{"gpt-3", "175b"}, "gpt3-175b"},
+      {{"gpt-2", "124m"}, "gpt2"},
+      {{"llama-2", "70b"}, "llama-2-70b"},
+      {{"llama-2", "7b"}, "llama-2-7b"},
   };
   return known;
 }

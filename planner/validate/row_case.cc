@@ -238,18 +238,22 @@ Status ReadAxes(const MeasuredRow& row, Split* split, std::vector<std::string>* 
 }
 
 /// Micro-batches, behind ReadAxes.
-Status ReadBatch(const MeasuredRow& row, bool local_batch, Split* split,
+Status ReadBatch(const MeasuredRow& row, const SourceFacts& facts, Split* split,
                  std::vector<std::string>* assumptions) {
   MW_ASSIGN_OR_RETURN(const std::optional<int64_t> batch, row.Count("global_batch"));
-  MW_ASSIGN_OR_RETURN(const std::optional<int64_t> micro, row.Count("micro_batch"));
+  MW_ASSIGN_OR_RETURN(std::optional<int64_t> micro, row.Count("micro_batch"));
   if (!batch) return Unsupported("the field 'global_batch' is blank");
+  if (!micro && facts.one_micro_batch && *batch % split->dp == 0) {
+    micro = *batch / split->dp;
+    assumptions->push_back("one micro-batch a step");
+  }
   if (!micro) return Unsupported("the field 'micro_batch' is blank");
   if (*batch > kMostSamples || *micro > kMostSamples) {
     return Unsupported(fmt::format("global_batch = {}, micro_batch = {}; allowed: at most {}",
                                    *batch, *micro, kMostSamples));
   }
   split->micro_batch = *micro;
-  if (local_batch && split->pp > 1) {
+  if (facts.local_batch && split->pp > 1) {
     split->micro_batch = std::max<int64_t>(*micro / split->pp, 1);
     assumptions->push_back(
         fmt::format("micro-batches of {}: the local batch cut in pp parts", split->micro_batch));
@@ -341,7 +345,7 @@ Result<RowCase> CaseMaker::Make(const MeasuredRow& original) {
   out.stack = out.inputs.stack.name;
   MW_ASSIGN_OR_RETURN(out.inputs.module, ModuleOfRow(row, &out.assumptions));
   MW_RETURN_IF_ERROR(ReadAxes(row, &out.split, &out.assumptions));
-  MW_RETURN_IF_ERROR(ReadBatch(row, facts.local_batch, &out.split, &out.assumptions));
+  MW_RETURN_IF_ERROR(ReadBatch(row, facts, &out.split, &out.assumptions));
   MW_ASSIGN_OR_RETURN(const GpuName gpu, NameOf(row));
   const std::string profile = !options_.profile.empty() ? options_.profile
                               : !facts.profile.empty()  ? facts.profile

@@ -24,6 +24,8 @@ struct SourceFacts {
   std::string profile;                       ///< empty: that of the GPU's name
   /// micro_batch holds what a data-parallel rank takes in a step; pipelines cut it in pp parts.
   bool local_batch = false;
+  /// Where micro_batch is blank: one micro-batch a step.
+  bool one_micro_batch = false;
   std::string why;
 };
 

@@ -17,7 +17,7 @@ Result<SourceFacts> ReadEntry(const YAML::Node& node, const std::string& source)
   if (!node.IsMap()) {
     return InvalidInput(
         fmt::format("{}: line {}: found no mapping; allowed: prefix, stack, cells, "
-                    "network_gbit_per_gpu, profile, local_batch, why",
+                    "network_gbit_per_gpu, profile, local_batch, one_micro_batch, why",
                     source, node.Mark().line + 1));
   }
   for (const auto& field : node) {
@@ -39,9 +39,9 @@ Result<SourceFacts> ReadEntry(const YAML::Node& node, const std::string& source)
       facts.stack = value.Scalar();
     } else if (key == "profile") {
       facts.profile = value.Scalar();
-    } else if (key == "local_batch") {
+    } else if (key == "local_batch" || key == "one_micro_batch") {
       if (value.Scalar() != "true" && value.Scalar() != "false") return bad("true, false");
-      facts.local_batch = value.Scalar() == "true";
+      (key == "local_batch" ? facts.local_batch : facts.one_micro_batch) = value.Scalar() == "true";
     } else if (key == "why") {
       facts.why = value.Scalar();
     } else if (key == "network_gbit_per_gpu") {
@@ -50,7 +50,8 @@ Result<SourceFacts> ReadEntry(const YAML::Node& node, const std::string& source)
         return bad("a number of Gb/s above 0");
       }
     } else {
-      return bad("prefix, stack, cells, network_gbit_per_gpu, profile, local_batch, why");
+      return bad(
+          "prefix, stack, cells, network_gbit_per_gpu, profile, local_batch, one_micro_batch, why");
     }
   }
   if (facts.prefix.empty()) {

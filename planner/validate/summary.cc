@@ -83,6 +83,27 @@ bool IsHeldOut(const std::string& source, const std::string& model) {
   return (Hasher().Add(source).Add(model).value() >> 4 & 1U) != 0;
 }
 
+namespace {
+
+/// What the row's memory metric counts, on the stage that it names or the fullest.
+double PeakBytes(const MeasuredRow& row, const std::vector<stack::StageMemory>& stages) {
+  const std::string metric = row.Text("mem_metric");
+  const auto counts = [&](const char* word) { return metric.find(word) != std::string::npos; };
+  const bool first = row.Text("source_table").find("rank0_") != std::string::npos;
+  double peak = 0;
+  for (const stack::StageMemory& m : stages) {
+    const double bytes = counts("activation")  ? m.activations + m.transient
+                         : counts("reserved")  ? m.reserved()
+                         : counts("allocated") ? m.allocated()
+                                               : m.total();
+    peak = std::max(peak, bytes);
+    if (first) break;
+  }
+  return peak;
+}
+
+}  // namespace
+
 std::string ModelGroupOf(const MeasuredRow& row) {
   return fmt::format("{} L{} h{}", row.Text("model"), row.Text("layers"), row.Text("hidden"));
 }
@@ -133,14 +154,7 @@ Result<RowResult> PredictRow(CaseMaker& maker, const MeasuredRow& row) {
   result.predicted_step_s = step.parts.total;
   result.low_s = step.low_s;
   result.high_s = step.high_s;
-  const std::string metric = row.Text("mem_metric");
-  double peak = 0;
-  for (const stack::StageMemory& m : step.memory) {
-    const bool reserved = metric.find("reserved") != std::string::npos;
-    const bool allocated = metric.find("allocated") != std::string::npos;
-    peak = std::max(peak, reserved ? m.reserved() : allocated ? m.allocated() : m.total());
-  }
-  result.predicted_peak_gib = peak / kGiB;
+  result.predicted_peak_gib = PeakBytes(row, step.memory) / kGiB;
   return result;
 }
 
