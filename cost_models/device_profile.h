@@ -99,9 +99,17 @@ struct CollectiveFit {
 /// time = bytes / (bandwidth efficiency) + fixed.
 struct KernelFit {
   std::string kernel;          ///< prefix of Work::kernel
-  Sourced<double> efficiency;  ///< ratio
+  Sourced<double> efficiency;  ///< ratio; above 1 where fewer bytes move than are counted
   Sourced<Seconds> fixed;      ///< of every call, beside the launch
   friend bool operator==(const KernelFit&, const KernelFit&) = default;
+};
+
+/// Host time to issue an op.
+struct IssueCost {
+  Sourced<Seconds> kernel;
+  Sourced<Seconds> product;
+  Sourced<Seconds> attention;
+  friend bool operator==(const IssueCost&, const IssueCost&) = default;
 };
 
 /// How collectives use a network.
@@ -124,6 +132,7 @@ struct GpuModel {
   std::vector<CollectiveFit>
       collectives;                 ///< every kind once; all-reduce also in the switch or not
   std::vector<KernelFit> kernels;  ///< the longest name counts; optional
+  std::optional<IssueCost> issue;  ///< not set: issuing is taken to be free
   Sourced<double>
       network_efficiency;  ///< share of the NICs' bandwidth that a collective gets; ratio
   Sourced<Seconds> network_overhead;     ///< of the library for every step over the network

@@ -81,8 +81,16 @@ Status VisitAttention(A& archive, T& item) {
 template <typename A, typename T>
 Status VisitKernelFit(A& archive, T& item) {
   MW_RETURN_IF_ERROR(archive.Text("kernel", item.kernel));
-  MW_RETURN_IF_ERROR(archive.Value("efficiency", item.efficiency, Range{0.001, 1}, "ratio"));
+  MW_RETURN_IF_ERROR(archive.Value("efficiency", item.efficiency, Range{0.001, 2}, "ratio"));
   MW_RETURN_IF_ERROR(archive.Value("fixed", item.fixed, kTime));
+  return Status::Ok();
+}
+
+template <typename A, typename T>
+Status VisitIssue(A& archive, T& issue) {
+  MW_RETURN_IF_ERROR(archive.Value("kernel", issue.kernel, kTime));
+  MW_RETURN_IF_ERROR(archive.Value("product", issue.product, kTime));
+  MW_RETURN_IF_ERROR(archive.Value("attention", issue.attention, kTime));
   return Status::Ok();
 }
 
@@ -137,6 +145,8 @@ Status VisitGpu(A& archive, T& gpu) {
     MW_RETURN_IF_ERROR(archive.List("kernels", gpu.kernels,
                                     [](auto& a, auto& x) { return VisitKernelFit(a, x); }));
   }
+  MW_RETURN_IF_ERROR(
+      archive.Optional("issue", gpu.issue, [](auto& a, auto& x) { return VisitIssue(a, x); }));
   MW_RETURN_IF_ERROR(
       archive.Value("network_efficiency", gpu.network_efficiency, Range{0.01, 1}, "ratio"));
   MW_RETURN_IF_ERROR(archive.Value("network_overhead", gpu.network_overhead, kTime));
