@@ -1,6 +1,7 @@
-// Sums over the rows of [rows, width] in two stages without atomics: blocks sum ranges of rows into
-// partial rows in the stream's workspace, then the partial rows are summed in order.
+// Sums over the rows of [rows, width] without atomics, in an order that does not change.
 #pragma once
+
+#include <cooperative_groups.h>
 
 #include <algorithm>
 
@@ -9,64 +10,103 @@
 
 namespace meshwright::runtime::cuda {
 
-inline constexpr int kSumColumns = 32;  ///< packs a block
-inline constexpr int kSumRows = 8;      ///< rows a block sums at the same time
+/// Where column sums go.
+struct ColumnOut {
+  float* out = nullptr;     ///< [width]; nullptr: no such sums
+  bool accumulate = false;  ///< added to what is there
+};
 
-/// out[j] (+)= sum over i of partial[i, j], partial [count, width].
+/// Sums of partial rows that each hold [width] for `first` and, when it is wanted, [width] for
+/// `second`.
 Status SumPartials(const OpCall& call, const float* partial, int64_t count, int64_t width,
-                   bool accumulate, float* out);
+                   ColumnOut first, ColumnOut second);
+
+inline constexpr int kColumnThreads = 256;
+/// Blocks that share the rows of the same columns and add up through each other's shared memory:
+/// the largest cluster that every GPU with clusters runs.
+inline constexpr int kColumnCluster = 8;
+
+/// Packs along the columns: 64 bytes of a row, a whole access of the memory, when packs are wide.
+template <typename F>
+inline constexpr int kColumnLanes = F::kWidth == 1 ? 32 : 4;
 
 /// F has kWidth and Add(row, column, float (&sums)[kWidth]).
 template <typename F>
-__global__ void __launch_bounds__(kSumColumns* kSumRows)
-    ColumnPartialsKernel(const F f, int64_t rows, int64_t width, int64_t rows_per_split,
-                         float* partial) {
+__global__ void __launch_bounds__(kColumnThreads)
+    ColumnSumsKernel(const F f, int64_t rows, int64_t width, ColumnOut to) {
   constexpr int N = F::kWidth;
-  __shared__ float tile[kSumRows][kSumColumns * N];
-  const int64_t column =
-      (int64_t{blockIdx.x} * kSumColumns + static_cast<int64_t>(threadIdx.x)) * N;
-  const int64_t begin = blockIdx.y * rows_per_split;
-  const int64_t end = min(begin + rows_per_split, rows);
+  constexpr int kLanes = kColumnLanes<F>;
+  constexpr int kRows = kColumnThreads / kLanes;  // at the same time
+  constexpr int kColumns = kLanes * N;
+  constexpr int kParts = kColumnThreads / kColumns;
+  static_assert(kColumns <= kColumnThreads && kRows % kParts == 0);
+  __shared__ float tile[kRows][kColumns + 1];  // one more: no two rows in the same bank
+  __shared__ float parts[kParts][kColumns];
+  __shared__ float totals[kColumns];
+  namespace cg = cooperative_groups;
+  const cg::cluster_group cluster = cg::this_cluster();
+  const int64_t group = blockIdx.x / kColumnCluster;
+  const auto rank = static_cast<int64_t>(cluster.block_rank());
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kLanes;
+  const int64_t column = (group * kLanes + lane) * N;
+  const int64_t share = (rows + kColumnCluster - 1) / kColumnCluster;
+  const int64_t end = min((rank + 1) * share, rows);
   float sums[N] = {};
   if (column < width) {
-#pragma unroll 4
-    for (int64_t row = begin + threadIdx.y; row < end; row += kSumRows) f.Add(row, column, sums);
+#pragma unroll 8
+    for (int64_t row = rank * share + thread / kLanes; row < end; row += kRows) {
+      f.Add(row, column, sums);
+    }
   }
 #pragma unroll
-  for (int i = 0; i < N; ++i) tile[threadIdx.y][i * kSumColumns + threadIdx.x] = sums[i];
+  for (int i = 0; i < N; ++i) tile[thread / kLanes][lane * N + i] = sums[i];
   __syncthreads();
-  if (threadIdx.y != 0 || column >= width) return;
+  const int own = thread % kColumns;
+  float sum = 0.0f;
+  for (int r = thread / kColumns; r < kRows; r += kParts) sum += tile[r][own];
+  parts[thread / kColumns][own] = sum;
+  __syncthreads();
+  if (thread < kColumns) {
+    float total = 0.0f;
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int r = 0; r < kSumRows; ++r) sum += tile[r][i * kSumColumns + threadIdx.x];
-    partial[blockIdx.y * width + column + i] = sum;
+    for (int p = 0; p < kParts; ++p) total += parts[p][thread];
+    totals[thread] = total;
   }
+  cluster.sync();
+  const int64_t at = group * kColumns + thread;
+  if (rank == 0 && thread < kColumns && at < width) {
+    float total = 0.0f;
+    for (int r = 0; r < kColumnCluster; ++r) {
+      total += cluster.map_shared_rank(totals, static_cast<unsigned>(r))[thread];
+    }
+    to.out[at] = to.accumulate ? to.out[at] + total : total;
+  }
+  cluster.sync();  // shared memory must stay until rank 0 has read it
 }
 
 /// out[j] (+)= sum over rows of f; `width` is a multiple of F::kWidth.
 template <typename F>
 Status ColumnSums(const OpCall& call, const F& f, int64_t rows, int64_t width, bool accumulate,
                   float* out) {
-  const CudaDevice& device = DeviceOf(call);
-  const int64_t row_bytes = width * static_cast<int64_t>(sizeof(float));
-  constexpr int64_t kBlockWidth = int64_t{kSumColumns} * F::kWidth;
-  const int64_t column_blocks = (width + kBlockWidth - 1) / kBlockWidth;
-  constexpr int64_t kBlocksPerSm = 4;
-  constexpr int64_t kMinRows = 4 * kSumRows;  // less is not worth a partial row
-  int64_t splits = (device.sm_count() * kBlocksPerSm + column_blocks - 1) / column_blocks;
-  splits = std::min({splits, (rows + kMinRows - 1) / kMinRows, device.workspace_cap() / row_bytes,
-                     int64_t{65535}});
-  splits = std::max<int64_t>(splits, 1);
-  const int64_t rows_per_split = (rows + splits - 1) / splits;
-  MW_ASSIGN_OR_RETURN(std::byte* const space, device.workspace(call.op.stream, splits * row_bytes));
-  auto* partial = reinterpret_cast<float*>(space);
-  const dim3 grid(static_cast<unsigned>(column_blocks), static_cast<unsigned>(splits));
-  ColumnPartialsKernel<F><<<grid, dim3(kSumColumns, kSumRows), 0, StreamOf(call)>>>(
-      f, rows, width, rows_per_split, partial);
-  MW_RETURN_IF_ERROR(Launched(call));
-  return SumPartials(call, partial, splits, width, accumulate, out);
+  constexpr int64_t kColumns = int64_t{kColumnLanes<F>} * F::kWidth;
+  const int64_t groups = (width + kColumns - 1) / kColumns;
+  if (groups == 0) return Status::Ok();
+  MW_CHECK(groups * kColumnCluster < int64_t{1} << 31);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = kColumnCluster;
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(groups * kColumnCluster));
+  config.blockDim = dim3(kColumnThreads);
+  config.stream = StreamOf(call);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  MW_CUDA_CALL(
+      cudaLaunchKernelEx(&config, ColumnSumsKernel<F>, f, rows, width, ColumnOut{out, accumulate}));
+  return Launched(call);
 }
 
 }  // namespace meshwright::runtime::cuda

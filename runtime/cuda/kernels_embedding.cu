@@ -66,6 +66,10 @@ Status EmbedT(const OpCall& call) {
   return RowMap(call, EmbedMap<T, 1>{ids, weight, y, h, first, rows}, tokens, h);
 }
 
+/// Elements that a thread adds at once: neighbouring threads then add neighbouring 16 bytes, and
+/// each sector of the L2 cache is added to once.
+constexpr int kAddWidth = 4;
+
 /// Adds rows of dy to the gradient by atomics: the order of equal ids is open.
 template <typename T, int N>
 struct EmbedGradMap {
@@ -90,11 +94,8 @@ struct EmbedGradMap {
     if constexpr (N == 1) {
       atomicAdd(at, x[0]);
     } else {
-#pragma unroll
-      for (int i = 0; i < N; i += 4) {
-        atomicAdd(reinterpret_cast<float4*>(at + i),
-                  make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]));
-      }
+      static_assert(N == kAddWidth);
+      atomicAdd(reinterpret_cast<float4*>(at), make_float4(x[0], x[1], x[2], x[3]));
     }
   }
 };
@@ -179,8 +180,8 @@ Status EmbedGradT(const OpCall& call) {
         <<<grid, kOrderedThreads, 0, StreamOf(call)>>>(ids, dy, gradient, tokens, h, first, rows);
     return Launched(call);
   }
-  if (h % kWide<T> == 0 && Aligned16(dy, gradient)) {
-    return RowMap(call, EmbedGradMap<T, kWide<T>>{ids, dy, gradient, h, first, rows}, tokens, h);
+  if (h % kAddWidth == 0 && Aligned16(dy, gradient)) {
+    return RowMap(call, EmbedGradMap<T, kAddWidth>{ids, dy, gradient, h, first, rows}, tokens, h);
   }
   return RowMap(call, EmbedGradMap<T, 1>{ids, dy, gradient, h, first, rows}, tokens, h);
 }

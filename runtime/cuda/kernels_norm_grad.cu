@@ -1,5 +1,6 @@
-// Norm backward in one pass over dn, r1 and dr_in: blocks stay for many rows and keep their sums of
-// gamma and beta gradients in registers; a second stage adds the blocks' sums in order.
+// Norm backward in one pass over dn, r1 and dr_in: blocks stay for many rows, copy the next ones
+// into shared memory while they work on one, and keep their sums of gamma and beta gradients in
+// registers; a second stage adds the blocks' sums in order.
 //   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dn * gamma; RMS norms lack mean(g).
 #include "runtime/cuda/column_sums.cuh"
 #include "runtime/cuda/cuda_kernels.h"
@@ -16,7 +17,7 @@ struct GradArguments {
   const T* gamma;
   const T* dr_in;  ///< nullptr: none
   T* dr_out;       ///< may lie exactly over an input
-  float* partial;  ///< [blocks, h] of gamma, then [blocks, h] of beta
+  float* partial;  ///< a block: [h] of gamma [, then h of beta]
 };
 
 /// dr_out = dr_in + dx of one pack; g_mean and product_mean as in the formula.
@@ -45,16 +46,80 @@ __device__ void Expand(const Pack<T, N>& dn_pack, const Pack<T, N>& x_pack, floa
   for (int i = 0; i < N; ++i) xhat[i] = (xhat[i] - mean) * rstd;
 }
 
-/// Threads that an SM must hold: bounds the registers, and leaves rows to load while others sum.
+/// Threads a row and packs a thread of the one-pass kernel: two packs a thread leave registers for
+/// their sums.
+template <typename F, typename G>
+Status WithGradConfig(int64_t packs, F f, G otherwise) {
+  if (packs <= 128) return f(RowConfig<128, 1>{});
+  if (packs <= 256) return f(RowConfig<128, 2>{});
+  if (packs <= 512) return f(RowConfig<256, 2>{});
+  if (packs <= 1024) return f(RowConfig<512, 2>{});
+  if (packs <= 2048) return f(RowConfig<512, 4>{});
+  return otherwise();
+}
+
+/// Threads that an SM must hold: bounds the registers.
 constexpr int ResidentThreads(int packs, bool beta) {
   if (packs >= 4) return 512;
   if (packs == 2) return beta ? 640 : 768;
   return 1024;
 }
 
+/// Rows that a block has in shared memory or on the way there.
+constexpr int GradStages(int threads, int packs) {
+  return threads * packs >= 2048 ? 2 : 3;
+}
+constexpr int kGradInputs = 3;  ///< dn, r1, dr_in
+constexpr int GradStageBytes(int threads, int packs) {
+  return kGradInputs * threads * packs * 16;
+}
+
+/// 16 bytes to shared memory without passing registers.
+__device__ inline void CopyAsync(uint4* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+}
+__device__ inline void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// All but the latest kPending groups of this thread have arrived.
+template <int kPending>
+__device__ void AwaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// The packs of a row that a thread owns; it alone writes and reads them, so that its own wait is
+/// enough.
+template <typename T, int N, int kThreads, int kPacks>
+struct GradStage {
+  uint4* own;  ///< of this thread in the stage
+
+  __device__ uint4* At(int input, int v) const { return own + (input * kPacks + v) * kThreads; }
+  __device__ Pack<T, N> Load(int input, int v) const {
+    return Pack<T, N>::Load(reinterpret_cast<const T*>(At(input, v)));
+  }
+  __device__ void Fetch(const GradArguments<T>& a, int64_t row, int32_t packs) const {
+#pragma unroll
+    for (int v = 0; v < kPacks; ++v) {
+      const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
+      if (pack >= packs) continue;
+      const int64_t at = row * a.shape.h + int64_t{pack} * N;
+      CopyAsync(At(0, v), a.dn + at);
+      CopyAsync(At(1, v), a.r1 + at);
+      if (a.dr_in != nullptr) CopyAsync(At(2, v), a.dr_in + at);
+    }
+  }
+};
+
 template <typename T, int N, int kThreads, int kPacks, bool kBeta>
 __global__ void __launch_bounds__(kThreads, ResidentThreads(kPacks, kBeta) / kThreads)
     NormGradKernel(const GradArguments<T> a) {
+  using Stage = GradStage<T, N, kThreads, kPacks>;
+  constexpr int kStages = GradStages(kThreads, kPacks);
+  constexpr int kStagePacks = kGradInputs * kPacks * kThreads;
+  extern __shared__ uint4 staging[];
   __shared__ SumSpace<kThreads, 2> space;
   const int32_t h = a.shape.h;
   const int32_t packs = h / N;
@@ -67,27 +132,33 @@ __global__ void __launch_bounds__(kThreads, ResidentThreads(kPacks, kBeta) / kTh
     const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
     gamma[v] = pack < packs ? Pack<T, N>::Load(a.gamma + int64_t{pack} * N) : Pack<T, N>::Zero();
   }
-  int turn = 0;
-  for (int64_t row = blockIdx.x; row < a.shape.rows; row += gridDim.x, turn ^= 1) {
-    const int64_t begin = row * h;
-    Pack<T, N> dn_packs[kPacks], x_packs[kPacks], dr_packs[kPacks];
+  const auto stage_at = [&](int stage) {
+    return Stage{staging + stage * kStagePacks + threadIdx.x};
+  };
+  const auto fetch = [&](int64_t row, int stage) {
+    if (row < a.shape.rows) stage_at(stage).Fetch(a, row, packs);
+    CommitCopies();  // also without a row: groups are counted
+  };
+  const int64_t stride = gridDim.x;
 #pragma unroll
-    for (int v = 0; v < kPacks; ++v) {
-      const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
-      if (pack >= packs) continue;
-      const int64_t at = begin + int64_t{pack} * N;
-      dn_packs[v] = Pack<T, N>::Load(a.dn + at);
-      x_packs[v] = Pack<T, N>::Load(a.r1 + at);
-      if (a.dr_in != nullptr) dr_packs[v] = Pack<T, N>::Load(a.dr_in + at);
-    }
-    const float mean = layer ? a.shape.mean[row] : 0.0f;
-    const float rstd = a.shape.rstd[row];
+  for (int s = 0; s + 1 < kStages; ++s) fetch(blockIdx.x + s * stride, s);
+  float mean = layer ? a.shape.mean[blockIdx.x] : 0.0f;
+  float rstd = a.shape.rstd[blockIdx.x];
+  int turn = 0;
+  int stage = 0;
+  for (int64_t row = blockIdx.x; row < a.shape.rows; row += stride, turn ^= 1) {
+    fetch(row + (kStages - 1) * stride, stage == 0 ? kStages - 1 : stage - 1);
+    const int64_t next = min(row + stride, a.shape.rows - 1);
+    const float next_mean = layer ? a.shape.mean[next] : 0.0f;
+    const float next_rstd = a.shape.rstd[next];
+    AwaitCopies<kStages - 1>();
+    const Stage in = stage_at(stage);
     float sums[2] = {};  // of g and of g * xhat
 #pragma unroll
     for (int v = 0; v < kPacks; ++v) {
       if (static_cast<int32_t>(threadIdx.x) + v * kThreads >= packs) continue;
       float dn[N], xhat[N], weight[N];
-      Expand<T, N>(dn_packs[v], x_packs[v], mean, rstd, dn, xhat);
+      Expand<T, N>(in.Load(0, v), in.Load(1, v), mean, rstd, dn, xhat);
       gamma[v].Unpack(weight);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
@@ -106,19 +177,23 @@ __global__ void __launch_bounds__(kThreads, ResidentThreads(kPacks, kBeta) / kTh
       const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
       if (pack >= packs) continue;
       float dn[N], xhat[N], weight[N];
-      Expand<T, N>(dn_packs[v], x_packs[v], mean, rstd, dn, xhat);
+      Expand<T, N>(in.Load(0, v), in.Load(1, v), mean, rstd, dn, xhat);
       gamma[v].Unpack(weight);
-      StoreInputGrad<T, N>(a, dn, xhat, weight, dr_packs[v], rstd, g_mean, product_mean,
-                           begin + int64_t{pack} * N);
+      const auto dr_in = a.dr_in != nullptr ? in.Load(2, v) : Pack<T, N>::Zero();
+      StoreInputGrad<T, N>(a, dn, xhat, weight, dr_in, rstd, g_mean, product_mean,
+                           row * h + int64_t{pack} * N);
     }
+    mean = next_mean;
+    rstd = next_rstd;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
   }
 #pragma unroll
   for (int v = 0; v < kPacks; ++v) {
     const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
     if (pack >= packs) continue;
-    float* const at = a.partial + int64_t{blockIdx.x} * h + int64_t{pack} * N;
+    float* const at = a.partial + int64_t{blockIdx.x} * h * (kBeta ? 2 : 1) + int64_t{pack} * N;
     StoreFloats(at, gamma_sums[v]);
-    if constexpr (kBeta) StoreFloats(at + int64_t{gridDim.x} * h, beta_sums[v]);
+    if constexpr (kBeta) StoreFloats(at + h, beta_sums[v]);
   }
 }
 
@@ -195,10 +270,12 @@ template <typename T, int kThreads, int kPacks, bool kBeta>
 Status LaunchOnePass(const OpCall& call, GradArguments<T> a, const ParameterGrads& grads) {
   const CudaDevice& device = DeviceOf(call);
   const auto kernel = NormGradKernel<T, kWide<T>, kThreads, kPacks, kBeta>;
+  constexpr int kBytes = GradStages(kThreads, kPacks) * GradStageBytes(kThreads, kPacks);
   static int blocks_per_sm = 0;  // the same on all GPUs of a host; asked for once
   if (blocks_per_sm == 0) {
+    MW_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     MW_CUDA_CALL(
-        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_sm, kernel, kThreads, 0));
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks_per_sm, kernel, kThreads, kBytes));
     MW_CHECK(blocks_per_sm > 0);
   }
   const int64_t row_bytes = int64_t{a.shape.h} * (kBeta ? 8 : 4);
@@ -210,14 +287,10 @@ Status LaunchOnePass(const OpCall& call, GradArguments<T> a, const ParameterGrad
   const int64_t blocks = (a.shape.rows + rows_per_block - 1) / rows_per_block;
   MW_ASSIGN_OR_RETURN(std::byte* const space, device.workspace(call.op.stream, blocks * row_bytes));
   a.partial = reinterpret_cast<float*>(space);
-  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, StreamOf(call)>>>(a);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, kBytes, StreamOf(call)>>>(a);
   MW_RETURN_IF_ERROR(Launched(call));
-  MW_RETURN_IF_ERROR(SumPartials(call, a.partial, blocks, a.shape.h, grads.add_gamma, grads.gamma));
-  if constexpr (kBeta) {
-    return SumPartials(call, a.partial + blocks * a.shape.h, blocks, a.shape.h, grads.add_beta,
-                       grads.beta);
-  }
-  return Status::Ok();
+  return SumPartials(call, a.partial, blocks, a.shape.h, {grads.gamma, grads.add_gamma},
+                     {kBeta ? grads.beta : nullptr, grads.add_beta});
 }
 
 template <typename T>
@@ -239,7 +312,7 @@ Status NormGradT(const OpCall& call) {
   constexpr int N = kWide<T>;
   const auto loop = [&] { return LaunchLoops(call, a, grads); };
   if (a.shape.h % N != 0 || !Aligned16(a.dn, a.r1, a.gamma, a.dr_in, a.dr_out)) return loop();
-  return WithRowConfig(
+  return WithGradConfig(
       a.shape.h / N,
       [&](auto config) {
         using C = decltype(config);

@@ -17,22 +17,25 @@ __global__ void __launch_bounds__(kSumThreads)
 
 /// A warp along the columns, 32 rows at the same time.
 __global__ void __launch_bounds__(kSumThreads)
-    SumPartialsKernel(const float* partial, int64_t count, int64_t width, bool accumulate,
-                      float* out) {
+    SumPartialsKernel(const float* partial, int64_t count, int64_t width, ColumnOut first,
+                      ColumnOut second) {
   __shared__ float tile[kWarp][kWarp];
+  const int64_t all = second.out != nullptr ? 2 * width : width;
   const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
   float sum = 0.0f;
-  if (column < width) {
+  if (column < all) {
 #pragma unroll 8
-    for (int64_t i = threadIdx.y; i < count; i += kWarp) sum += partial[i * width + column];
+    for (int64_t i = threadIdx.y; i < count; i += kWarp) sum += partial[i * all + column];
   }
   tile[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || column >= width) return;
+  if (threadIdx.y != 0 || column >= all) return;
   float total = 0.0f;
 #pragma unroll
   for (int r = 0; r < kWarp; ++r) total += tile[r][threadIdx.x];
-  out[column] = accumulate ? out[column] + total : total;
+  const ColumnOut& to = column < width ? first : second;
+  float* const at = to.out + (column < width ? column : column - width);
+  *at = to.accumulate ? *at + total : total;
 }
 
 }  // namespace
@@ -44,10 +47,11 @@ Status SumDoubles(const OpCall& call, const double* values, int64_t count, bool 
 }
 
 Status SumPartials(const OpCall& call, const float* partial, int64_t count, int64_t width,
-                   bool accumulate, float* out) {
-  const auto blocks = static_cast<unsigned>((width + kWarp - 1) / kWarp);
-  SumPartialsKernel<<<blocks, dim3(kWarp, kWarp), 0, StreamOf(call)>>>(partial, count, width,
-                                                                       accumulate, out);
+                   ColumnOut first, ColumnOut second) {
+  const int64_t all = second.out != nullptr ? 2 * width : width;
+  const auto blocks = static_cast<unsigned>((all + kWarp - 1) / kWarp);
+  SumPartialsKernel<<<blocks, dim3(kWarp, kWarp), 0, StreamOf(call)>>>(partial, count, width, first,
+                                                                       second);
   return Launched(call);
 }
 
