@@ -42,6 +42,7 @@ planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& ma
   options.sequence = s.sequence.value_or(0);
   options.dtype = s.DTypeOn(machine.on_cpu());
   options.optimizer = s.Optimizer();
+  options.deterministic = s.deterministic;
   options.tp = s.tp;
   options.cp = s.cp;
   options.ep = s.ep;

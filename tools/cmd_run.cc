@@ -74,7 +74,7 @@ void Declare(RunArguments* a, OptionSet& options) {
   options.Int("--seed", &a->seed, {0, INT64_MAX}, "of initial weights and the order of samples");
   options.Choice("--dtype", &a->dtype, {"fp32", "fp64", "bf16"}, "default: the plan's");
   options.Flag("--deterministic", &a->deterministic,
-               "bit-identical from run to run; CPU ranks always are");
+               "bit-identical from run to run, as if the plan said so; CPU ranks always are");
   options.Heading("GPUs");
   options.Flag("--no-tune", &a->no_tune,
                "take cuBLASLt's first proposal instead of timing several before the first step");
@@ -101,7 +101,10 @@ Result<planner::Plan> PlanToRun(const RunArguments& a, bool* changed) {
   // Workspaces follow the device: a plan for CPU ranks runs on GPUs and the other way round.
   plan.device = gpu ? topologies::DeviceKind::kGpu : topologies::DeviceKind::kCpu;
   plan.workspace_bytes = planner::WorkspaceBytes(plan.device);
-  *changed = *changed || plan.device != as_read.device;
+  // Scratch that deterministic kernels need is in the arena that the changed plan lowers to.
+  plan.deterministic = gpu && (plan.deterministic || a.deterministic);
+  *changed =
+      *changed || plan.device != as_read.device || plan.deterministic != as_read.deterministic;
   if (!gpu && plan.dtype == planner::DType::kBf16) {
     return Unsupported(fmt::format(
         "{}: the plan computes in bf16, CPU ranks compute in fp32 and fp64; pass --dtype "
@@ -262,7 +265,7 @@ Result<Job> Prepare(const RunArguments& a, Output& output) {
 Status RunGpuRank(const RunArguments& a, const Job& job, const runtime::LaunchFacts& facts,
                   Output& output) {
   runtime::GpuOptions gpu;
-  gpu.deterministic = a.deterministic;
+  gpu.deterministic = job.plan.deterministic;
   gpu.tune = !a.no_tune;
   gpu.tensor_ctas = static_cast<int>(a.tensor_ctas);
   gpu.data_ctas = static_cast<int>(a.data_ctas);

@@ -42,6 +42,8 @@ void SplitOptions::Declare(OptionSet& options) {
   options.Choice("--dtype", &dtype, {"bf16", "fp32", "fp64"},
                  "of the arithmetic; default: bf16 on GPUs, fp32 on CPU ranks");
   options.Choice("--optimizer", &optimizer, {"adamw", "sgd"}, "decides the optimizer's memory");
+  options.Flag("--deterministic", &deterministic,
+               "GPU ranks compute the same bits from run to run: more scratch, slower");
   options.Heading("Training stack");
   options.Text("--stack", &stack, "NAME",
                "meshwright (ours, runs here), megatron, fsdp2, deepspeed ..., or a file");
@@ -151,6 +153,7 @@ Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const 
   request.dtype = options.DTypeOn(machine.on_cpu());
   request.device = machine.on_cpu() ? topologies::DeviceKind::kCpu : topologies::DeviceKind::kGpu;
   request.optimizer = options.Optimizer();
+  request.deterministic = options.deterministic;
   return request;
 }
 

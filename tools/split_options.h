@@ -23,6 +23,7 @@ struct SplitOptions {
   std::vector<int64_t> layers;  ///< per virtual stage
   int64_t vocab_quantum = 1;    ///< vocabulary is padded to a multiple of this times tp
   std::string recompute, zero, sequence_parallel, dtype, optimizer = "adamw";
+  bool deterministic = false;
   // Of foreign stacks.
   std::string stack = "meshwright";
   std::optional<int64_t> expert_tp;

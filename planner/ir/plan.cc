@@ -126,6 +126,7 @@ uint64_t Fingerprint(const Plan& plan) {
                     plan.global_batch, plan.vocab_quantum}) {
     h.Add(v);
   }
+  if (plan.deterministic) h.Add(std::string("deterministic"));
   for (int64_t gpu : plan.placement) h.Add(gpu);
   return h.value();
 }

@@ -34,8 +34,8 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
-/// How one module is split. Rank = rank_offset + tp_i + tp*(cp_i + cp*(ep_i + ep*(dp_i + dp*pp_i))):
-/// axes tp, cp, ep, dp, pp, the first varying fastest (parallelism.md section 1).
+/// How one module is split. Rank = rank_offset + tp_i + tp*(cp_i + cp*(ep_i + ep*(dp_i +
+/// dp*pp_i))): axes tp, cp, ep, dp, pp, the first varying fastest (parallelism.md section 1).
 struct ModulePlan {
   std::string module;  ///< name of the ModuleSpec
   int64_t tp = 1;
@@ -65,14 +65,15 @@ struct BridgePlan {
   friend bool operator==(const BridgePlan&, const BridgePlan&) = default;
 };
 
-/// Memory of one rank of a stage in bytes, by what it is for. The arena is the sum of the parts up to
-/// `workspace`; `outside` (context, libraries, communicators) is a measured constant of the profile.
+/// Memory of one rank of a stage in bytes, by what it is for. The arena is the sum of the parts up
+/// to `workspace`; `outside` (context, libraries, communicators) is a measured constant of the
+/// profile.
 struct MemoryBreakdown {
   int64_t parameters = 0;
   int64_t gradients = 0;
-  int64_t optimizer = 0;  ///< moments and master weights
-  int64_t saved = 0;      ///< slots x bytes saved for backward
-  int64_t scratch = 0;    ///< largest block scratch, workspaces included
+  int64_t optimizer = 0;      ///< moments and master weights
+  int64_t saved = 0;          ///< slots x bytes saved for backward
+  int64_t scratch = 0;        ///< largest block scratch, workspaces included
   int64_t communication = 0;  ///< receive and send buffers
   int64_t io = 0;             ///< labels and scalars
   int64_t outside = 0;
@@ -124,11 +125,14 @@ struct Plan {
   /// Scratch of a rank for kernels' partial sums and library workspaces, in bytes. GPU kernels that
   /// need more are refused before the first step; CPU kernels need none.
   int64_t workspace_bytes = 0;
-  int64_t sequence = 0;       ///< tokens per sample
-  int64_t micro_batch = 0;    ///< samples per micro-batch and data-parallel rank
-  int64_t micro_batches = 0;  ///< per step and data-parallel rank
-  int64_t global_batch = 0;   ///< samples per step = micro_batch * micro_batches * dp
-  int64_t vocab_quantum = 1;  ///< vocabulary is padded to a multiple of this times tp
+  /// GPU ranks compute the same bits from run to run, which takes other scratch (attention
+  /// backward) and time. CPU ranks always do.
+  bool deterministic = false;
+  int64_t sequence = 0;            ///< tokens per sample
+  int64_t micro_batch = 0;         ///< samples per micro-batch and data-parallel rank
+  int64_t micro_batches = 0;       ///< per step and data-parallel rank
+  int64_t global_batch = 0;        ///< samples per step = micro_batch * micro_batches * dp
+  int64_t vocab_quantum = 1;       ///< vocabulary is padded to a multiple of this times tp
   std::vector<int64_t> placement;  ///< rank -> global GPU index of the cluster
 
   Prediction prediction;
@@ -147,7 +151,8 @@ struct Plan {
 /// "tp2 pp2 dp2 mb1 x4 1f1b sp zero1 none": the short name used in tables.
 std::string ShortName(const Plan& plan);
 
-/// Everything legality needs, all violations at once (kInfeasible), naming field, value, allowed, remedy.
+/// Everything legality needs, all violations at once (kInfeasible), naming field, value, allowed,
+/// remedy.
 Status CheckPlan(const Plan& plan);
 
 /// plan.json: versioned text form. Reading checks version, types, ranges and fingerprints.

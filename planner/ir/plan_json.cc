@@ -259,6 +259,7 @@ Result<Plan> ReadPlan(const Json& json, const std::string& source) {
   plan.optimizer = object.Choice<OptimizerKind>("optimizer", ParseOptimizerKind);
   plan.device = object.Choice<topologies::DeviceKind>("device", ParseDevice);
   plan.workspace_bytes = object.Integer("workspace_bytes", 0, int64_t{1} << 40);
+  plan.deterministic = object.FlagOr("deterministic", false);
   for (const StepField& f : kStepFields) {
     plan.*f.member = object.Integer(f.name, 1, plan_json::kMostSamples);
   }
@@ -331,6 +332,7 @@ std::string WritePlanJson(const Plan& plan) {
   json["optimizer"] = ToString(plan.optimizer);
   json["device"] = plan.device == topologies::DeviceKind::kGpu ? "gpu" : "cpu";
   json["workspace_bytes"] = plan.workspace_bytes;
+  if (plan.deterministic) json["deterministic"] = true;
   for (const StepField& f : kStepFields) json[f.name] = plan.*f.member;
   json["modules"] = Ordered::array();
   for (const ModulePlan& m : plan.modules) json["modules"].push_back(WriteModule(m));

@@ -108,6 +108,12 @@ bool Object::Flag(const char* key) {
   return false;
 }
 
+bool Object::FlagOr(const char* key, bool otherwise) {
+  if (Has(key)) return Flag(key);
+  asked_.push_back(key);
+  return otherwise;
+}
+
 std::string Object::Text(const char* key, size_t longest) {
   const std::string allowed = fmt::format("a string of at most {} bytes", longest);
   const Json* json = Get(key, allowed.c_str());

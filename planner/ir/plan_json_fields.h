@@ -45,6 +45,7 @@ class Object {
   int64_t Integer(const char* key, int64_t low, int64_t high);
   double Number(const char* key);  ///< finite and not negative
   bool Flag(const char* key);
+  bool FlagOr(const char* key, bool otherwise);  ///< a key that may be absent
   std::string Text(const char* key, size_t longest = kLongestText);
   uint64_t Hex(const char* key);  ///< "0x" and 16 digits
   /// Text that `parse` accepts ("allowed: ..." comes from its error).

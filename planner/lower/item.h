@@ -45,8 +45,9 @@ struct SplitFacts {
   int64_t micro_batch = 0;
   DTypePolicy dtypes;
   topologies::DeviceKind device = topologies::DeviceKind::kCpu;
-  bool tied_here = false;     ///< head and embedding are on the same stage and share the weight
-  bool tied_across = false;   ///< the tied weight lives on first and last stage
+  bool deterministic = false;   ///< see Plan::deterministic
+  bool tied_here = false;       ///< head and embedding are on the same stage and share the weight
+  bool tied_across = false;     ///< the tied weight lives on first and last stage
   int64_t residual_layers = 1;  ///< all layers of the module; scales output projections at init
 
   int64_t local_sequence() const { return sequence_parallel ? sequence / tp : sequence; }
@@ -76,7 +77,9 @@ inline constexpr int64_t kElementAlignment = 64;
 /// Bytes to which tensors and areas are aligned.
 inline constexpr int64_t kByteAlignment = 256;
 
-constexpr int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
+constexpr int64_t RoundUp(int64_t value, int64_t to) {
+  return (value + to - 1) / to * to;
+}
 
 /// `kind_index` indexes ModuleSpec::layer_kinds for layer items.
 ItemParameters ParametersOf(ItemKind kind, int kind_index, const SplitFacts& split);

@@ -58,6 +58,7 @@ Result<Plan> MakePlan(const ModelSpec& model, const SplitRequest& r) {
   plan.optimizer = r.optimizer;
   plan.device = r.device;
   plan.workspace_bytes = WorkspaceBytes(r.device);
+  plan.deterministic = r.deterministic && r.device == topologies::DeviceKind::kGpu;
   plan.sequence = r.sequence > 0 ? r.sequence : spec.max_positions;
   plan.micro_batch = r.micro_batch;
   plan.global_batch = r.global_batch;

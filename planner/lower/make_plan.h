@@ -23,6 +23,7 @@ struct SplitRequest {
   std::vector<int64_t> layers;  ///< layers per virtual stage (pp * virtual_stages); empty: even
   DType dtype = DType::kBf16;
   topologies::DeviceKind device = topologies::DeviceKind::kCpu;
+  bool deterministic = false;  ///< see Plan::deterministic
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   int64_t vocab_quantum = 1;    ///< vocabulary is padded to a multiple of this times tp
   int64_t bucket_elements = 0;  ///< 0: max(40e6, 1e6 dp) (parallelism.md 8.1)

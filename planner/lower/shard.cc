@@ -78,8 +78,8 @@ int64_t AttentionWorkspaceElements(const OpAttributes& a, const SplitFacts& spli
   if (split.device == topologies::DeviceKind::kCpu) {
     return 2 * 64 * a.sequence + a.batch * a.heads * a.sequence;
   }
-  const int64_t bytes =
-      AttentionWorkspaceBytes(AttentionShapeOf(a), split.dtypes.compute, backward, false);
+  const int64_t bytes = AttentionWorkspaceBytes(AttentionShapeOf(a), split.dtypes.compute, backward,
+                                                split.deterministic);
   const int64_t size = SizeOf(split.dtypes.statistics);
   return (bytes + size - 1) / size;
 }

@@ -101,6 +101,7 @@ SplitFacts SplitOf(const Plan& plan, size_t module, int64_t stage) {
   split.micro_batch = plan.micro_batch;
   split.dtypes = PolicyOf(plan.dtype);
   split.device = plan.device;
+  split.deterministic = plan.deterministic;
   split.tied_here = split.module->tied_embeddings && m.pp == 1;
   split.tied_across =
       split.module->tied_embeddings && m.pp > 1 && (stage == 0 || stage == m.pp - 1);

@@ -42,6 +42,7 @@ Plan Context::Skeleton(const Configuration& c) const {
   plan.optimizer = options_.optimizer;
   plan.device = cluster_.Device(0).kind;
   plan.workspace_bytes = WorkspaceBytes(plan.device);
+  plan.deterministic = options_.deterministic && plan.device == topologies::DeviceKind::kGpu;
   plan.sequence = sequence_;
   plan.micro_batch = c.micro_batch;
   plan.micro_batches = c.micro_batches;

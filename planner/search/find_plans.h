@@ -46,6 +46,7 @@ struct SearchOptions {
   int64_t sequence = 0;      ///< tokens per sample; 0: the model's maximum
   DType dtype = DType::kBf16;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
+  bool deterministic = false;   ///< see Plan::deterministic
   int64_t vocab_quantum = 1;    ///< vocabulary is padded to a multiple of this times tp
   int64_t bucket_elements = 0;  ///< 0: the default of MakePlan
 

@@ -182,6 +182,7 @@ Result<Plan> PlanOf(Context& context, const Record& record) {
   r.dtype = o.dtype;
   r.device = context.cluster().Device(0).kind;
   r.optimizer = o.optimizer;
+  r.deterministic = o.deterministic;
   r.vocab_quantum = o.vocab_quantum;
   r.bucket_elements = o.bucket_elements;
   for (int64_t chunk = 0; chunk < c.virtual_stages; ++chunk) {

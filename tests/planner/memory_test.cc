@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <set>
 
+#include "planner/ir/attention_workspace.h"
+#include "planner/ir/op_schema.h"
 #include "planner/lower/lower.h"
 #include "planner/lower/schedule.h"
 #include "tests/planner/search_cases.h"
@@ -71,6 +73,42 @@ TEST(PlannedMemory, EqualsTheArenaOfRandomPlans) {
         "sequence parallel", "bf16", "fp32", "fp64", "adamw", "sgd", "none", "selective", "full"}) {
     EXPECT_TRUE(seen.contains(feature)) << feature;
   }
+}
+
+/// Scratch of the only stage of a model with micro-batches of 8 samples of 1024 tokens.
+int64_t ScratchOf(bool deterministic, topologies::DeviceKind device) {
+  Dice dice(5);
+  ModelSpec model = RandomModel(dice, 2, 1);
+  SplitRequest r;
+  r.micro_batch = 8;
+  r.global_batch = 8;
+  r.sequence = 1024;
+  r.device = device;
+  r.deterministic = deterministic;
+  model.modules.front().max_positions = 1024;
+  const Result<Plan> plan = MakePlan(model, r);
+  EXPECT_TRUE(plan.ok()) << plan.status().message();
+  if (!plan.ok()) return 0;
+  const Result<Programs> programs = Lower(*plan);
+  EXPECT_TRUE(programs.ok()) << programs.status().message();
+  if (!programs.ok()) return 0;
+  EXPECT_EQ(search::PlannedMemory(*plan, 0, 0), programs->programs.front().arena.memory);
+  for (const Block& block : programs->programs.front().blocks) {
+    for (const Op& op : block.ops) {
+      if (op.kind != OpKind::kAttentionGrad) continue;
+      const TensorView* workspace = Find(block, op, "workspace");
+      if (device == topologies::DeviceKind::kGpu) {
+        EXPECT_EQ(workspace->bytes(), AttentionWorkspaceBytes(AttentionShapeOf(op.attributes),
+                                                              DType::kBf16, true, deterministic));
+      }
+    }
+  }
+  return programs->programs.front().arena.memory.scratch;
+}
+
+TEST(PlannedMemory, HasTheScratchOfDeterministicGpuRanks) {
+  using topologies::DeviceKind;
+  EXPECT_NE(ScratchOf(true, DeviceKind::kGpu), ScratchOf(false, DeviceKind::kGpu));
 }
 
 }  // namespace

@@ -55,6 +55,19 @@ std::string ErrorOf(const std::string& text) {
   return plan.status().message();
 }
 
+TEST(PlanJson, KeepsDeterministicRuns) {
+  Plan plan = SamplePlan();
+  plan.deterministic = true;
+  EXPECT_NE(Fingerprint(plan), Fingerprint(SamplePlan())) << "the arena is another one";
+  const std::string text = WritePlanJson(plan);
+  const auto again = ParsePlanJson(text, "p.json");
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_TRUE(again->deterministic);
+  EXPECT_EQ(*again, plan);
+  EXPECT_THAT(ErrorOf(Edited("\"workspace_bytes\"", "\"deterministic\": 1, \"workspace_bytes\"")),
+              HasSubstr("deterministic"));
+}
+
 TEST(PlanJson, ReadsBackWhatItWrote) {
   const Plan plan = SamplePlan();
   const auto again = ParsePlanJson(WritePlanJson(plan), "p.json");
