@@ -15,6 +15,7 @@
 #include "runtime/data_source.h"
 #include "runtime/kernels.h"
 #include "runtime/lr_schedule.h"
+#include "runtime/own_limit.h"
 #include "runtime/shadow.h"
 #include "topologies/status.h"
 
@@ -80,9 +81,10 @@ struct RunSummary {
   double tokens_per_s = 0.0;  ///< of all steps but the first (of that one if there is no other)
   int64_t planned_bytes = 0;  ///< sum of the plan's memory breakdown
   int64_t arena_bytes = 0;    ///< allocated
-  /// GPU ranks: memory of the device in use after the last step, as the driver tells, and what of it
-  /// the context and libraries, and NCCL took. 0 on CPU ranks.
+  /// GPU ranks: memory of the device in use after the last step, as the driver tells, and what of
+  /// it the context and libraries, and NCCL took. 0 on CPU ranks.
   int64_t device_bytes = 0, library_bytes = 0, nccl_bytes = 0;
+  OwnLimit limit;  ///< GPU ranks whose products were tuned
   BusySeconds busy_s{};
   std::vector<planner::TraceRow> trace;  ///< by (step, task)
   ShadowReport shadow;

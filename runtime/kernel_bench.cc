@@ -49,52 +49,10 @@ void FillOperand(const TensorView& view, std::byte* at) {
   }
 }
 
-/// Block, program and memory of one case.
-struct Bench {
-  planner::Block block;
-  planner::Op op;
-  planner::RankProgram program;
-  planner::RankBinding binding;
-  planner::Instance instance;
-  planner::Task task;
-  RankContext context;
-  int64_t bytes = 0;
-
-  explicit Bench(const BenchCase& from) {
-    const planner::OpRow& row = planner::RowOf(from.kind);
-    block.name = "bench";
-    op.kind = from.kind;
-    op.attributes = from.attributes;
-    for (const planner::OperandRow& operand : row.operands)
-      op.operands.push_back({-1, operand.access});
-    for (const BenchOperand& o : from.operands) {
-      const auto index = static_cast<size_t>(planner::OperandIndex(from.kind, o.name.c_str()));
-      op.operands[index].tensor = static_cast<int32_t>(block.tensors.size());
-      block.tensors.push_back({o.name, o.dtype, o.shape, planner::Region::kScratch, bytes});
-      bytes += (block.tensors.back().bytes() + kAlign - 1) / kAlign * kAlign;
-    }
-    if (from.kind == OpKind::kOptimizerStep || from.kind == OpKind::kSquaredNorm) AddBucket(from);
-    context.program = &program;
-    context.binding = &binding;
-    context.facts.dtypes = planner::PolicyOf(block.tensors.front().dtype);
-  }
-
-  /// One parameter that fills the bucket of the first operand.
-  void AddBucket(const BenchCase& from) {
-    const int64_t elements = block.tensors.front().elements();
-    op.attributes.bucket = 0;
-    program.buckets.push_back({0, elements, 0});
-    planner::ParameterEntry entry;
-    entry.name = "bench";
-    entry.global_shape = entry.local_shape = from.operands.front().shape;
-    program.parameters.push_back(entry);
-  }
-};
-
 }  // namespace
 
 Result<BenchResult> TimeKernel(const BenchCase& from, double seconds) {
-  const Bench bench(from);
+  const BenchOp bench(from, kAlign);
   MW_RETURN_IF_ERROR(planner::CheckOp(bench.block, bench.op, bench.program));
   const Kernel kernel = CpuKernels().kernels[static_cast<size_t>(from.kind)];
   if (kernel == nullptr) {
@@ -114,7 +72,7 @@ Result<BenchResult> TimeKernel(const BenchCase& from, double seconds) {
     } else {
       std::memcpy(base, arena.data(), static_cast<size_t>(bench.bytes));
     }
-    calls.push_back({bench.context, bench.block, bench.op, bench.instance, bench.task, base});
+    calls.push_back(bench.At(base));
   }
   size_t turn = 0;
   const auto batch = [&](int64_t ops, double* took) -> Status {

@@ -1,27 +1,11 @@
 // Times single CPU kernels on synthetic operands.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "planner/ir/op_schema.h"
-#include "runtime/kernels.h"
+#include "runtime/bench_op.h"
 #include "topologies/status.h"
 
 namespace meshwright::runtime {
-
-/// An operand by the name in the op's row; those that are not listed are absent.
-struct BenchOperand {
-  std::string name;
-  std::vector<int64_t> shape;
-  planner::DType dtype = planner::DType::kF32;
-};
-
-struct BenchCase {
-  planner::OpKind kind = planner::OpKind::kCopy;
-  planner::OpAttributes attributes;
-  std::vector<BenchOperand> operands;
-};
 
 struct BenchResult {
   double seconds = 0.0;  ///< of one op, best of several repetitions

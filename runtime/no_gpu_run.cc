@@ -1,5 +1,6 @@
-// What gpu_run.h says in a build without CUDA.
+// What gpu_run.h and measure_gpu.h say in a build without CUDA.
 #include "runtime/gpu_run.h"
+#include "runtime/measure_gpu.h"
 
 namespace meshwright::runtime {
 namespace {
@@ -22,6 +23,10 @@ Result<int> VisibleGpus() {
 
 Result<RunSummary> ExecuteOnGpu(const planner::Programs&, Store&, Communicator&, DataSource&,
                                 const RunOptions&, const GpuOptions&) {
+  return NoCuda();
+}
+
+Result<GpuMeasurement> MeasureGpu(const MeasureGpuOptions&) {
   return NoCuda();
 }
 

@@ -1,4 +1,4 @@
-// meshwright calibrate: measures what this machine's CPU ranks cost.
+// meshwright calibrate: measures what this machine's CPU ranks or GPU cost.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "tools/commands.h"
 #include "tools/cpu_profile.h"
+#include "tools/gpu_calibration.h"
 #include "tools/table.h"
 
 namespace meshwright::tools {
@@ -14,20 +15,17 @@ namespace {
 
 struct CalibrateArguments {
   std::string device = "cpu";
-  std::string output;
+  GpuCalibrationArguments gpu;  ///< its output is that of the CPU too
 };
 
 Status Calibrate(const CalibrateArguments& a, Output& output) {
-  if (a.device == "cuda") {
-    return Unsupported(
-        "--device cuda: measuring GPUs is not in this build; --device cpu measures the CPU, and "
-        "cost_models/profiles has the shipped GPU profiles");
-  }
+  if (a.device == "cuda") return CalibrateGpu(a.gpu, output);
+  const std::string& file = a.gpu.output;
   MW_ASSIGN_OR_RETURN(const CpuMachine cpu, MeasureThisCpu(output));
   const cost::DeviceProfile& profile = cpu.profile;
-  if (!a.output.empty()) {
-    MW_RETURN_IF_ERROR(WriteFileAtomically(a.output, cost::ToYaml(profile)));
-    output.Progress(fmt::format("profile: {}", a.output));
+  if (!file.empty()) {
+    MW_RETURN_IF_ERROR(WriteFileAtomically(file, cost::ToYaml(profile)));
+    output.Progress(fmt::format("profile: {}", file));
   }
   nlohmann::json& document = output.document();
   document = {
@@ -39,7 +37,7 @@ Status Calibrate(const CalibrateArguments& a, Output& output) {
       {"memory_bandwidth_bytes_per_s", profile.memory_bandwidth.value.value()},
       {"launch_overhead_s", profile.launch_overhead.value.value()},
       {"collective_latency_s", profile.cpu->collective_latency.value.value()},
-      {"profile", a.output.empty() ? cpu.profile_path : a.output},
+      {"profile", file.empty() ? cpu.profile_path : file},
       {"errors", nlohmann::json::array()}};
   Table table({"", ""});
   table.Row({"processor", fmt::format("{}, {} cores, {}", profile.description, cpu.host.cores,
@@ -68,7 +66,18 @@ Command CalibrateCommand() {
   return {"calibrate", "measure this machine; later predictions for --cluster cpu use it",
           [arguments](OptionSet& options) {
             options.Choice("--device", &arguments->device, {"cpu", "cuda"}, "what to measure");
-            options.Text("-o,--output", &arguments->output, "FILE", "write the profile here too");
+            options.Text("-o,--output", &arguments->gpu.output, "FILE",
+                         "write the profile here too");
+            options.Heading("GPUs");
+            options.Int("--gpu", &arguments->gpu.gpu, {0, 1023}, "which one");
+            options.Text("--base", &arguments->gpu.base, "PROFILE",
+                         "profile that peaks and links come from; default: by the GPU's name");
+            options.Text("--name", &arguments->gpu.name, "NAME",
+                         "of the new profile; default: that of the base");
+            options.Text("--samples", &arguments->gpu.samples, "FILE",
+                         "write the measurements here, for --from");
+            options.Text("--from", &arguments->gpu.from, "FILE",
+                         "fit to these measurements instead of measuring; needs no GPU");
           },
           [arguments](Output& output) { return Calibrate(*arguments, output); }};
 }

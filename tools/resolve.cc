@@ -54,6 +54,10 @@ Result<Machine> CpuMachineFor(const ClusterOptions& options, int64_t ranks_wante
                     *options.nodes));
   }
   if (!options.gpu.empty()) return InvalidInput("--gpu: CPU ranks have no GPU; leave it out");
+  if (!options.profile.empty()) {
+    return InvalidInput(
+        "--profile: CPU ranks have the profile that was measured here; leave it out");
+  }
   MW_ASSIGN_OR_RETURN(CpuMachine cpu, ThisCpu(output));
   const int64_t ranks = options.gpus.value_or(ranks_wanted > 0 ? ranks_wanted : cpu.host.cores);
   if (ranks > 1024) return InvalidInput(fmt::format("{} CPU ranks; at most 1024", ranks));
@@ -73,6 +77,8 @@ void ClusterOptions::Declare(OptionSet& options) {
   options.Text("--gpu", &gpu, "MODEL", "GPU model of a topology capture that does not name it");
   options.Int("--gpus", &gpus, {1, 1 << 20},
               "GPUs (CPU ranks) to use; a host description is repeated as often as needed");
+  options.Text("--profile", &profile, "P",
+               "device profile (a name or a YAML file) instead of the one that the cluster names");
   options.Require("--cluster");
 }
 
@@ -125,7 +131,15 @@ Result<Machine> ResolveMachine(const ClusterOptions& options, int64_t ranks_want
   if (options.gpus && !options.nodes) {
     MW_ASSIGN_OR_RETURN(cluster, cluster.WithDevices(gpus));
   }
-  MW_ASSIGN_OR_RETURN(cost::DeviceProfile profile, ProfileOf(cluster, output));
+  MW_ASSIGN_OR_RETURN(cost::DeviceProfile profile, options.profile.empty()
+                                                       ? ProfileOf(cluster, output)
+                                                       : cost::LoadDeviceProfile(options.profile));
+  if (profile.kind != cluster.Device(0).kind) {
+    return InvalidInput(
+        fmt::format("--profile {}: found the profile of another kind of device than "
+                    "cluster '{}' has; pass one of such a device",
+                    options.profile, cluster.name()));
+  }
   return Machine{std::move(cluster), std::move(profile), gpus};
 }
 

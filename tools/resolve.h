@@ -20,6 +20,7 @@ struct ClusterOptions {
   std::string cluster;
   std::optional<int64_t> nodes;
   std::string gpu;
+  std::string profile;  ///< of the devices, instead of the one that the cluster names
   std::optional<int64_t> gpus;
 
   void Declare(OptionSet& options);

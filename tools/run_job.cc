@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <iterator>
 #include <optional>
@@ -77,8 +78,12 @@ Result<std::vector<TraceRow>> GatherTrace(runtime::Communicator& world, const Pr
 Result<JobSummary> GatherJob(runtime::Communicator& world, const Programs& programs,
                              const RunSummary& own) {
   JobSummary job = SummaryOf(own);
-  const std::vector<int64_t> facts = {own.planned_bytes, own.arena_bytes, own.device_bytes,
-                                      static_cast<int64_t>(own.trace.size())};
+  const auto ns = [](double seconds) { return static_cast<int64_t>(std::llround(seconds * 1e9)); };
+  const std::vector<int64_t> facts = {
+      own.planned_bytes,        own.arena_bytes,
+      own.device_bytes,         static_cast<int64_t>(own.trace.size()),
+      ns(own.limit.products_s), ns(own.limit.attention_s),
+      ns(own.limit.memory_s)};
   MW_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherNumbers(world, facts));
   int64_t most_rows = 0;
   for (size_t i = 0; i < all.size(); i += facts.size()) {
@@ -87,6 +92,9 @@ Result<JobSummary> GatherJob(runtime::Communicator& world, const Programs& progr
     job.device_bytes = std::max(job.device_bytes, all[i + 2]);
     job.trace_rows += all[i + 3];
     most_rows = std::max(most_rows, all[i + 3]);
+    const auto seconds = [&](size_t at) { return static_cast<double>(all[i + at]) * 1e-9; };
+    const runtime::OwnLimit limit{seconds(4), seconds(5), seconds(6)};
+    if (limit.total_s() > job.limit.total_s()) job.limit = limit;
   }
   if (most_rows > 0) {
     MW_ASSIGN_OR_RETURN(job.trace, GatherTrace(world, programs, own.trace, most_rows));

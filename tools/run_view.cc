@@ -79,6 +79,12 @@ json JobJson(const JobSummary& job, const planner::Prediction& predicted) {
     d["library_bytes"] = job.library_bytes;
     d["nccl_bytes"] = job.nccl_bytes;
   }
+  if (job.limit.total_s() > 0) {
+    d["own_limit"] = {{"products_s", job.limit.products_s},
+                      {"attention_s", job.limit.attention_s},
+                      {"memory_s", job.limit.memory_s},
+                      {"share", job.limit.total_s() / MedianStepTime(job)}};
+  }
   d["predicted_step_time_s"] = predicted.step_time_s > 0 ? json(predicted.step_time_s) : json();
   return d;
 }
@@ -119,6 +125,12 @@ std::string JobText(const JobSummary& job, const planner::Plan& plan,
                    : ""});
   }
   text += table.ToText(style);
+  if (job.limit.total_s() > 0 && measured > 0) {
+    text += fmt::format(
+        "  share of its own limit: {} ({} if products, attention and traffic ran as alone, without "
+        "communication)\n",
+        PercentText(job.limit.total_s() / measured), SecondsText(job.limit.total_s()));
+  }
   if (predicted.step_time_s <= 0)
     text += "  no prediction: the plan was made for other devices than it ran on\n";
   return text;

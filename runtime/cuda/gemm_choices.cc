@@ -123,13 +123,13 @@ std::string ToString(const GemmKey& key) {
                                  planner::ToString(key.input), planner::ToString(key.output));
   if (key.bias) text += " bias";
   if (key.accumulate) text += " accumulate";
-  if (key.alignment != 256) text += fmt::format(" {}-byte aligned", key.alignment);
+  if (key.alignment != kFullAlignment) text += fmt::format(" {}-byte aligned", key.alignment);
   if (key.sm_target != 0) text += fmt::format(" for {} SMs", key.sm_target);
   return text;
 }
 
 int32_t AlignmentClass(uintptr_t address) {
-  if (address % 256 == 0) return 256;
+  if (address % kFullAlignment == 0) return kFullAlignment;
   for (int32_t bytes : {16, 8, 4}) {
     if (address % static_cast<uintptr_t>(bytes) == 0) return bytes;
   }

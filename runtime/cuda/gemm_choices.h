@@ -14,6 +14,10 @@
 
 namespace meshwright::runtime::cuda {
 
+/// Highest class of alignment, in bytes: that of bf16 parameters in a plan's arena, so that the
+/// layers of a model share their algorithms.
+inline constexpr int32_t kFullAlignment = 128;
+
 /// A row-major product d [m, n] = op(a) [m, k] op(b) [k, n] (+ bias [n]) (+ d): everything that the
 /// choice of an algorithm depends on. Sums are fp32.
 struct GemmKey {
@@ -25,8 +29,9 @@ struct GemmKey {
   int64_t lda = 0, ldb = 0, ldd = 0;              ///< elements between stored rows
   bool bias = false;
   bool accumulate = false;  ///< d is added to
-  int32_t alignment = 256;  ///< bytes that all addresses are multiples of: 256, 16, 8, 4 or 2
-  int32_t sm_target = 0;    ///< multiprocessors to choose for; 0: all
+  int32_t alignment =
+      kFullAlignment;     ///< bytes that all addresses are multiples of: 128, 16, 8, 4, 2
+  int32_t sm_target = 0;  ///< multiprocessors to choose for; 0: all
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 
   double flops() const {

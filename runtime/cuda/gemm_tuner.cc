@@ -97,7 +97,7 @@ GemmTuner::Slots GemmTuner::SlotsOf(const GemmKey& key) const {
   const int64_t b_bytes = (key.transpose_b ? key.n : key.k) * key.ldb * element;
   const int64_t d_bytes = key.m * key.ldd * planner::SizeOf(key.output);
   Slots slots;
-  slots.shift = key.alignment < kAlignment ? key.alignment : 0;
+  slots.shift = key.alignment < kFullAlignment ? key.alignment : 0;
   const auto room = [&](int64_t bytes) { return RoundUp(bytes + slots.shift, kAlignment); };
   slots.b = room(a_bytes);
   slots.bias = slots.b + room(b_bytes);

@@ -5,19 +5,19 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <set>
 #include <thread>
 #include <utility>
 
 #include "planner/ir/op_schema.h"
-#include "runtime/cuda/attention.h"
 #include "runtime/cuda/cuda_kernels.h"
 #include "runtime/cuda/flight_tracker.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/gpu_memory.h"
 #include "runtime/cuda/gpu_streams.h"
 #include "runtime/cuda/initialize_cuda.h"
+#include "runtime/cuda/measure_own_limit.h"
 #include "runtime/cuda/nccl_world.h"
+#include "runtime/cuda/prepare_kernels.h"
 #include "runtime/cuda/step_tables.h"
 #include "runtime/cuda/task_timer.h"
 #include "runtime/micro_batch.h"
@@ -65,7 +65,6 @@ class GpuRun {
   static constexpr size_t kFlightsInFlight = 4096;
 
   Status OpenDevice();
-  Status PrepareKernels();
   Status MakeCommunicators();
   Status MakeMemory();
   Status MakeHostBuffers();
@@ -129,41 +128,6 @@ Status GpuRun::OpenDevice() {
   MW_ASSIGN_OR_RETURN(device_, CudaDevice::Open(options, setup_.order.streams_used));
   setup_.context.device = device_.get();
   return Status::Ok();
-}
-
-/// Builds and tunes what the program's products and attention need. Rank 0 goes first, so that all
-/// ranks run the same algorithms.
-Status GpuRun::PrepareKernels() {
-  constexpr double kTuningDeadline = 300.0;  // s
-  constexpr char kChoicesKey[] = "gemm choices";
-  GemmEngine& gemm = device_->gemm();
-  gemm.set_tune(gpu_.tune);
-  if (rank_ > 0) {
-    MW_ASSIGN_OR_RETURN(const std::string choices, store_.Get(kChoicesKey, kTuningDeadline));
-    MW_RETURN_IF_ERROR(gemm.ImportChoices(choices));
-  }
-  std::set<std::pair<const planner::Block*, const planner::Op*>> seen;
-  for (const IssuedOp& op : setup_.order.ops) {
-    if (!seen.insert({op.block, op.op}).second) continue;
-    const OpCall call = CallOf(op);
-    switch (op.op->kind) {
-      case OpKind::kLinear:
-      case OpKind::kLinearInputGrad:
-      case OpKind::kLinearWeightGrad:
-        MW_RETURN_IF_ERROR(gemm.Prepare(call));
-        break;
-      case OpKind::kAttention:
-      case OpKind::kAttentionGrad:
-        MW_RETURN_IF_ERROR(device_->attention().Prepare(call));
-        break;
-      default:
-        break;
-    }
-  }
-  if (rank_ == 0 && world_.size() > 1) {
-    MW_RETURN_IF_ERROR(store_.Set(kChoicesKey, gemm.ExportChoices()));
-  }
-  return device_->step_tables().Build(setup_.context);
 }
 
 Status GpuRun::MakeCommunicators() {
@@ -258,7 +222,8 @@ Status GpuRun::SetUp() {
   MW_ASSIGN_OR_RETURN(setup_, SetUpRank(programs_, rank_, world_, CudaKernels(), options_));
   MW_RETURN_IF_ERROR(CompareFingerprints(programs_, world_));
   MW_RETURN_IF_ERROR(OpenDevice());
-  MW_RETURN_IF_ERROR(PrepareKernels());
+  device_->gemm().set_tune(gpu_.tune);
+  MW_RETURN_IF_ERROR(PrepareKernels(programs_, setup_, store_, *device_));
   MW_RETURN_IF_ERROR(MakeCommunicators());
   MW_RETURN_IF_ERROR(MakeMemory());
   MW_RETURN_IF_ERROR(MakeHostBuffers());
@@ -427,6 +392,10 @@ Result<RunSummary> GpuRun::Finish() {
   summary.nccl_bytes = nccl_bytes_;
   if (watchdog_ != nullptr) MW_RETURN_IF_ERROR(watchdog_->Stop());
   MW_RETURN_IF_ERROR(nccl_->Close());
+  // Last of all: it overwrites the arena.
+  if (gpu_.tune) {
+    MW_ASSIGN_OR_RETURN(summary.limit, MeasureOwnLimit(setup_, *device_, arena_.data()));
+  }
   return summary;
 }
 

@@ -99,9 +99,10 @@ TEST(GemmChoices, FilesThatCannotBeUsed) {
 }
 
 TEST(GemmChoices, AlignmentClasses) {
-  EXPECT_EQ(AlignmentClass(0), 256);
-  EXPECT_EQ(AlignmentClass(512), 256);
-  EXPECT_EQ(AlignmentClass(128), 16);
+  EXPECT_EQ(AlignmentClass(0), 128);
+  EXPECT_EQ(AlignmentClass(512), 128);
+  EXPECT_EQ(AlignmentClass(128), 128);
+  EXPECT_EQ(AlignmentClass(64), 16);
   EXPECT_EQ(AlignmentClass(24), 8);
   EXPECT_EQ(AlignmentClass(12), 4);
   EXPECT_EQ(AlignmentClass(6), 2);

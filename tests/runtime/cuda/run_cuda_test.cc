@@ -4,8 +4,10 @@
 #include <chrono>
 #include <csignal>
 #include <map>
+#include <set>
 
 #include "planner/predict/predict.h"
+#include "runtime/cuda/prepare_kernels.h"
 #include "runtime/run.h"
 #include "tests/planner/verify_common.h"
 #include "tests/runtime/cuda/gpu_job.h"
@@ -176,7 +178,9 @@ TEST(GpuRun, DeterministicModeRepeatsItsBits) {
   testing::GpuJobOptions options;
   options.steps = 5;
   options.deterministic = true;
-  const Programs programs = ProgramsOf("gpt-tiny", kSplits[0], DType::kBf16);
+  SplitRequest request = Request(1, 1, 1, DType::kBf16);
+  request.deterministic = true;
+  const Programs programs = LoweredFor("gpt-tiny", request);
   const GpuJob first = testing::RunOnGpus(programs, options);
   ASSERT_EQ(first.exit_code, 0) << first.ranks[0].error;
   for (int again = 0; again < 3; ++again) {
@@ -187,6 +191,22 @@ TEST(GpuRun, DeterministicModeRepeatsItsBits) {
       EXPECT_EQ(job.ranks[0].grad_norms[i], first.ranks[0].grad_norms[i]);
     }
   }
+}
+
+TEST(ProductKeys, AreThoseOfAllStagesOnce) {
+  const auto keys_of = [](const Programs& programs) {
+    const auto keys = runtime::cuda::ProductKeys(programs);
+    EXPECT_TRUE(keys.ok()) << keys.status().message();
+    return keys.ok() ? *keys : std::vector<runtime::cuda::GemmKey>();
+  };
+  const auto both = keys_of(ProgramsOf("llama-tiny", kSplits[4], DType::kBf16));
+  EXPECT_EQ(std::set(both.begin(), both.end()).size(), both.size());
+  // The stages of two have the products of one: layers on both, the head on the last.
+  EXPECT_TRUE(both == keys_of(ProgramsOf("llama-tiny", kSplits[0], DType::kBf16)));
+  const bool head = std::any_of(both.begin(), both.end(), [](const auto& key) {
+    return key.n >= planner::testing::TinyModel("llama-tiny").modules.front().vocab;
+  });
+  EXPECT_TRUE(head);
 }
 
 TEST(GpuRun, TraceHasARowATaskAndStep) {

@@ -1,0 +1,245 @@
+#include "cost_models/fit_gpu.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "cost_models/coordinate_descent.h"
+
+namespace meshwright::cost {
+namespace {
+
+using topologies::Origin;
+using topologies::Source;
+
+constexpr size_t kLeastProducts = 20;  // the model has five constants
+constexpr size_t kLeastLengths = 2;    // rate and half length
+constexpr size_t kLeastSizes = 2;      // efficiency and what is fixed
+
+/// (predicted, measured) pairs of a fit.
+class Residuals {
+ public:
+  void Add(double predicted, double measured) {
+    errors_.push_back(std::fabs(predicted / measured - 1));
+  }
+  FitLine Line(std::string what) const {
+    std::vector<double> sorted = errors_;
+    std::sort(sorted.begin(), sorted.end());
+    if (sorted.empty()) return {std::move(what), 0, 0.0, 0.0};
+    return {std::move(what), static_cast<int64_t>(sorted.size()), sorted[sorted.size() / 2],
+            sorted[sorted.size() * 9 / 10]};
+  }
+
+ private:
+  std::vector<double> errors_;
+};
+
+/// Mean of |log(predicted / measured)|: outliers pull less than with squares.
+template <typename Samples, typename Predict>
+double MeanLogError(const Samples& samples, const Predict& predict) {
+  double sum = 0;
+  for (const auto& s : samples) sum += std::fabs(std::log(predict(s) / s.time.value()));
+  return sum / static_cast<double>(samples.size());
+}
+
+/// Round to `digits` significant digits: more would claim what no fit knows.
+double Significant(double value, int digits = 4) {
+  if (value == 0) return 0;
+  const double scale = std::pow(10.0, digits - 1 - std::floor(std::log10(std::fabs(value))));
+  return std::round(value * scale) / scale;
+}
+
+class Fitter {
+ public:
+  Fitter(const DeviceProfile& base, const GpuSamples& samples, const std::string& origin)
+      : samples_(samples), source_{Origin::kMeasured, origin}, out_{base, {}} {}
+
+  Status Run() {
+    MW_RETURN_IF_ERROR(Check());
+    GpuModel& gpu = *out_.profile.gpu;
+    gpu.multiprocessors = {samples_.multiprocessors, source_};
+    gpu.context_memory = {samples_.context_memory, source_};
+    gpu.library_memory = {samples_.library_memory, source_};
+    out_.profile.launch_overhead = Time(samples_.launch.value());
+    out_.profile.memory_efficiency = Number(samples_.copy_rate / bandwidth());
+    gpu.issue = IssueCost{Time(samples_.issue_kernel.value()), Time(samples_.issue_product.value()),
+                          Time(samples_.issue_attention.value())};
+    MW_RETURN_IF_ERROR(Products());
+    MW_RETURN_IF_ERROR(Attention());
+    MW_RETURN_IF_ERROR(Kernels());
+    return Validate(out_.profile).WithContext("the fitted profile");
+  }
+  FittedGpu Take() { return std::move(out_); }
+
+ private:
+  BytesPerSecond bandwidth() const { return out_.profile.memory_bandwidth.value; }
+  Sourced<double> Number(double value) const { return {Significant(value), source_}; }
+  Sourced<Seconds> Time(double value) const { return {Seconds(Significant(value)), source_}; }
+
+  Status Check() const;
+  Status Products();
+  Status Attention();
+  Status Kernels();
+
+  const GpuSamples& samples_;
+  const Source source_;
+  FittedGpu out_;
+};
+
+Status Fitter::Check() const {
+  if (!out_.profile.gpu) {
+    return InvalidInput(
+        fmt::format("profile '{}': found no GPU; fit to the profile of a GPU", out_.profile.name));
+  }
+  const auto positive = [](const auto& list) {
+    return std::all_of(list.begin(), list.end(),
+                       [](const auto& s) { return s.time.value() > 0 && s.time.value() < 1e3; });
+  };
+  const bool times = positive(samples_.products) && positive(samples_.attention) &&
+                     positive(samples_.kernels) && samples_.launch.value() > 0 &&
+                     samples_.copy_rate.value() > 0;
+  if (!times || samples_.multiprocessors < 1) {
+    return InvalidInput(
+        "GPU samples: found a time, rate or number of multiprocessors that is not above 0; measure "
+        "again");
+  }
+  if (samples_.products.size() < kLeastProducts) {
+    return InvalidInput(fmt::format("GPU samples: found {} products, needed: {}; measure again",
+                                    samples_.products.size(), kLeastProducts));
+  }
+  return PeakOf(out_.profile, Precision::kBf16).status();
+}
+
+Status Fitter::Products() {
+  MW_ASSIGN_OR_RETURN(const FlopsPerSecond peak, PeakOf(out_.profile, Precision::kBf16));
+  GpuModel model = *out_.profile.gpu;
+  const auto set = [&](const std::vector<double>& p) {
+    model.gemm.max_efficiency.value = p[0];
+    model.gemm.edge.value = p[1];
+    model.gemm.depth.value = p[2];
+    model.gemm.quantisation.value = p[3];
+    model.gemm.fixed.value = Seconds(p[4]);
+  };
+  const auto predict = [&](const ProductTime& s) {
+    return GpuGemmTime(s.shape, model, peak, bandwidth()).value();
+  };
+  const auto loss = [&](const std::vector<double>& p) {
+    set(p);
+    return MeanLogError(samples_.products, predict);
+  };
+  std::vector<double> best;
+  for (const double quantisation : {0.0, 0.5, 1.0}) {  // the one constant with several valleys
+    const std::vector<double> found = CoordinateDescent({{0.75, 0.2, 1.0, 0.1},
+                                                         {10.0, 0.0, 200.0, 8.0},
+                                                         {100.0, 0.0, 1000.0, 60.0},
+                                                         {quantisation, 0.0, 1.0, 0.25},
+                                                         {3e-6, 0.0, 30e-6, 2e-6}},
+                                                        loss);
+    if (best.empty() || loss(found) < loss(best)) best = found;
+  }
+  for (double& p : best) p = Significant(p);
+  set(best);
+  Residuals all;
+  std::map<std::string, Residuals> by_kind;
+  for (const ProductTime& s : samples_.products) {
+    all.Add(predict(s), s.time.value());
+    by_kind[s.kind].Add(predict(s), s.time.value());
+  }
+  const FitLine line = all.Line("products");
+  out_.lines.push_back(line);
+  for (const auto& [kind, residuals] : by_kind) out_.lines.push_back(residuals.Line("  " + kind));
+  GemmFit& fit = out_.profile.gpu->gemm;
+  fit.max_efficiency = Number(best[0]);
+  fit.edge = Number(best[1]);
+  fit.depth = Number(best[2]);
+  fit.quantisation = Number(best[3]);
+  fit.fixed = Time(best[4]);
+  fit.fit_rows = {line.rows, source_};
+  fit.fit_median = Number(line.median);
+  fit.fit_p90 = Number(line.p90);
+  return Status::Ok();
+}
+
+Status Fitter::Attention() {
+  std::map<std::pair<int64_t, bool>, std::vector<AttentionTime>> groups;
+  for (const AttentionTime& s : samples_.attention) {
+    groups[{s.head_dim, s.backward}].push_back(s);
+  }
+  std::vector<AttentionRate>& rates = out_.profile.gpu->attention;
+  const double launch = samples_.launch.value();
+  for (const auto& [key, samples] : groups) {
+    if (samples.size() < kLeastLengths) continue;
+    const auto& [head_dim, backward] = key;
+    const auto predict_with = [&](double rate, double half, const AttentionTime& s) {
+      const double length = static_cast<double>(s.length) * (s.causal ? 1 : 2);
+      return launch + s.flops.value() / (rate * length / (length + half));
+    };
+    const auto loss = [&](const std::vector<double>& p) {
+      return MeanLogError(
+          samples, [&](const AttentionTime& s) { return predict_with(p[0] * 1e12, p[1], s); });
+    };
+    const std::vector<double> p =
+        CoordinateDescent({{400.0, 1.0, 1e5, 200.0}, {500.0, 0.0, 1e5, 400.0}}, loss, 20);
+    const double rate = Significant(p[0]) * 1e12;
+    const double half = Significant(p[1]);
+    Residuals residuals;
+    for (const AttentionTime& s : samples)
+      residuals.Add(predict_with(rate, half, s), s.time.value());
+    out_.lines.push_back(residuals.Line(
+        fmt::format("attention d {} {}", head_dim, backward ? "backward" : "forward")));
+    std::erase_if(rates, [&, d = head_dim, b = backward](const AttentionRate& r) {
+      return r.head_dim == d && r.backward == b;
+    });
+    rates.push_back({head_dim, backward, {FlopsPerSecond(rate), source_}, {half, source_}});
+  }
+  std::sort(rates.begin(), rates.end(), [](const AttentionRate& a, const AttentionRate& b) {
+    return std::pair(a.head_dim, a.backward) < std::pair(b.head_dim, b.backward);
+  });
+  return Status::Ok();
+}
+
+Status Fitter::Kernels() {
+  std::map<std::string, std::vector<KernelTime>> groups;
+  for (const KernelTime& s : samples_.kernels) groups[s.kernel].push_back(s);
+  std::vector<KernelCost>& kernels = out_.profile.gpu->kernels;
+  const double launch = samples_.launch.value();
+  for (const auto& [name, samples] : groups) {
+    if (samples.size() < kLeastSizes) continue;
+    const auto predict_with = [&](double efficiency, double fixed, const KernelTime& s) {
+      return launch + fixed +
+             static_cast<double>(s.bytes.value()) / (bandwidth().value() * efficiency);
+    };
+    const auto loss = [&](const std::vector<double>& p) {
+      return MeanLogError(samples,
+                          [&](const KernelTime& s) { return predict_with(p[0], p[1], s); });
+    };
+    const std::vector<double> p =
+        CoordinateDescent({{0.8, 0.001, 2.0, 0.2}, {1e-6, 0.0, 1e-3, 1e-6}}, loss, 20);
+    const double efficiency = Significant(p[0]);
+    const double fixed = Significant(p[1]);
+    Residuals residuals;
+    for (const KernelTime& s : samples) {
+      residuals.Add(predict_with(efficiency, fixed, s), s.time.value());
+    }
+    out_.lines.push_back(residuals.Line("kernel " + name));
+    std::erase_if(kernels, [n = name](const KernelCost& k) { return k.kernel == n; });
+    kernels.push_back({name, {efficiency, source_}, {Seconds(fixed), source_}});
+  }
+  std::sort(kernels.begin(), kernels.end(),
+            [](const KernelCost& a, const KernelCost& b) { return a.kernel < b.kernel; });
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<FittedGpu> FitGpu(const DeviceProfile& base, const GpuSamples& samples,
+                         const std::string& origin) {
+  Fitter fitter(base, samples, origin);
+  MW_RETURN_IF_ERROR(fitter.Run());
+  return fitter.Take();
+}
+
+}  // namespace meshwright::cost
