@@ -106,9 +106,10 @@ Seconds CostModel::ArithmeticTime(const Work& work) const {
   if (profile_.cpu) return CpuArithmeticTime(work);
   if (!product) return Seconds(0);
   if (work.kind == WorkKind::kAttention) return GpuAttentionTime(work, *profile_.gpu);
+  const GpuModel& gpu = *profile_.gpu;
   return GpuGemmTime({work.m, work.n, work.k, work.batch, work.precision, work.accumulate},
-                     *profile_.gpu, *PeakOf(profile_, work.precision),
-                     profile_.memory_bandwidth.value);
+                     FitFor(gpu, work.precision, work.kernel), gpu.multiprocessors.value,
+                     *PeakOf(profile_, work.precision), profile_.memory_bandwidth.value);
 }
 
 Seconds CostModel::CpuArithmeticTime(const Work& work) const {

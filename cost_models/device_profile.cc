@@ -144,7 +144,13 @@ Status CheckGpu(const DeviceProfile& profile) {
         "gpu.gemm_precisions, gpu.kernels or gpu.networks: found one precision, kernel or fabric "
         "twice; remove one");
   }
+  if (!AllDifferent(gpu.kernel_gemm, [](const KernelGemm& k) { return k.kernel; })) {
+    return InvalidInput("gpu.kernel_gemm: found one kernel twice; remove one");
+  }
   MW_RETURN_IF_ERROR(CheckAlignment(gpu.gemm, "gpu.gemm"));
+  for (const KernelGemm& item : gpu.kernel_gemm) {
+    MW_RETURN_IF_ERROR(CheckAlignment(item.fit, "gpu.kernel_gemm"));
+  }
   for (const PrecisionGemmFit& item : gpu.gemm_precisions) {
     MW_RETURN_IF_ERROR(CheckAlignment(item.fit, "gpu.gemm_precisions"));
   }

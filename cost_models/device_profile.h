@@ -63,6 +63,14 @@ struct PrecisionGemmFit {
   friend bool operator==(const PrecisionGemmFit&, const PrecisionGemmFit&) = default;
 };
 
+/// Products of one kernel with constants of their own: gradients of weights add to fp32 results,
+/// and libraries have other algorithms by which operands are transposed.
+struct KernelGemm {
+  std::string kernel;  ///< as Work::kernel: "linear_weight_grad"
+  GemmFit fit;
+  friend bool operator==(const KernelGemm&, const KernelGemm&) = default;
+};
+
 /// Rate of fused attention: `rate` * L / (L + half_length) for L keys (causal) or 2 L (full mask),
 /// and `tail` times one block of 128 queries on one multiprocessor: few heads leave units idle at
 /// the end.
@@ -126,6 +134,7 @@ struct GpuModel {
   Sourced<int64_t> multiprocessors;
   GemmFit gemm;
   std::vector<PrecisionGemmFit> gemm_precisions;  ///< others use `gemm`; optional
+  std::vector<KernelGemm> kernel_gemm;            ///< before `gemm`, by name; optional
   std::vector<AttentionRate> attention;           ///< by head size, forward and backward of each
   /// Rate of FlashAttention 2 / that of the kernels in `attention`; optional: 1 (it is they).
   Sourced<double> flash_share;

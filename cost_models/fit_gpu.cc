@@ -80,6 +80,8 @@ class Fitter {
   Sourced<Seconds> Time(double value) const { return {Seconds(Significant(value)), source_}; }
 
   Status Check() const;
+  Result<FitLine> FitGemm(const std::string& what, const std::vector<ProductTime>& samples,
+                          GemmFit* fit);
   Status Products();
   Status Attention();
   Status Kernels();
@@ -113,53 +115,63 @@ Status Fitter::Check() const {
   return PeakOf(out_.profile, Precision::kBf16).status();
 }
 
-Status Fitter::Products() {
+Result<FitLine> Fitter::FitGemm(const std::string& what, const std::vector<ProductTime>& samples,
+                                GemmFit* fit) {
   MW_ASSIGN_OR_RETURN(const FlopsPerSecond peak, PeakOf(out_.profile, Precision::kBf16));
-  GpuModel model = *out_.profile.gpu;
+  GemmFit model;
   const auto set = [&](const std::vector<double>& p) {
-    model.gemm.max_efficiency.value = p[0];
-    model.gemm.edge.value = p[1];
-    model.gemm.depth.value = p[2];
-    model.gemm.quantisation.value = p[3];
-    model.gemm.fixed.value = Seconds(p[4]);
+    model.max_efficiency = Number(p[0]);
+    model.edge = Number(p[1]);
+    model.depth = Number(p[2]);
+    model.quantisation = Number(p[3]);
+    model.fixed = Time(p[4]);
   };
+  const double launch = samples_.launch.value();
   const auto predict = [&](const ProductTime& s) {
-    return GpuGemmTime(s.shape, model, peak, bandwidth()).value();
+    return launch +
+           GpuGemmTime(s.shape, model, samples_.multiprocessors, peak, bandwidth()).value();
   };
   const auto loss = [&](const std::vector<double>& p) {
     set(p);
-    return MeanLogError(samples_.products, predict);
+    return MeanLogError(samples, predict);
   };
   std::vector<double> best;
-  for (const double quantisation : {0.0, 0.5, 1.0}) {  // the one constant with several valleys
-    const std::vector<double> found = CoordinateDescent({{0.75, 0.2, 1.0, 0.1},
-                                                         {10.0, 0.0, 200.0, 8.0},
-                                                         {100.0, 0.0, 1000.0, 60.0},
-                                                         {quantisation, 0.0, 1.0, 0.25},
-                                                         {3e-6, 0.0, 30e-6, 2e-6}},
-                                                        loss);
-    if (best.empty() || loss(found) < loss(best)) best = found;
+  for (const double quantisation : {0.0, 0.5, 1.0}) {  // from several starts: there are valleys
+    for (const double edge : {2.0, 10.0, 30.0}) {
+      const std::vector<double> found = CoordinateDescent({{0.75, 0.2, 1.0, 0.1},
+                                                           {edge, 0.0, 200.0, 8.0},
+                                                           {100.0, 0.0, 1000.0, 60.0},
+                                                           {quantisation, 0.0, 1.0, 0.25},
+                                                           {3e-6, 0.0, 30e-6, 2e-6}},
+                                                          loss);
+      if (best.empty() || loss(found) < loss(best)) best = found;
+    }
   }
-  for (double& p : best) p = Significant(p);
   set(best);
-  Residuals all;
-  std::map<std::string, Residuals> by_kind;
-  for (const ProductTime& s : samples_.products) {
-    all.Add(predict(s), s.time.value());
-    by_kind[s.kind].Add(predict(s), s.time.value());
+  Residuals residuals;
+  for (const ProductTime& s : samples) residuals.Add(predict(s), s.time.value());
+  FitLine line = residuals.Line(what);
+  model.fit_rows = {line.rows, source_};
+  model.fit_median = Number(line.median);
+  model.fit_p90 = Number(line.p90);
+  *fit = model;
+  return line;
+}
+
+Status Fitter::Products() {
+  GpuModel& gpu = *out_.profile.gpu;
+  MW_ASSIGN_OR_RETURN(FitLine all, FitGemm("products", samples_.products, &gpu.gemm));
+  out_.lines.push_back(std::move(all));
+  std::map<std::string, std::vector<ProductTime>> groups;
+  for (const ProductTime& s : samples_.products) groups[s.kind].push_back(s);
+  gpu.kernel_gemm.clear();
+  for (const auto& [kind, samples] : groups) {
+    if (samples.size() < kLeastProducts) continue;
+    KernelGemm own{kind, {}};
+    MW_ASSIGN_OR_RETURN(FitLine line, FitGemm("products of " + kind, samples, &own.fit));
+    out_.lines.push_back(std::move(line));
+    gpu.kernel_gemm.push_back(std::move(own));
   }
-  const FitLine line = all.Line("products");
-  out_.lines.push_back(line);
-  for (const auto& [kind, residuals] : by_kind) out_.lines.push_back(residuals.Line("  " + kind));
-  GemmFit& fit = out_.profile.gpu->gemm;
-  fit.max_efficiency = Number(best[0]);
-  fit.edge = Number(best[1]);
-  fit.depth = Number(best[2]);
-  fit.quantisation = Number(best[3]);
-  fit.fixed = Time(best[4]);
-  fit.fit_rows = {line.rows, source_};
-  fit.fit_median = Number(line.median);
-  fit.fit_p90 = Number(line.p90);
   return Status::Ok();
 }
 
@@ -204,7 +216,7 @@ Status Fitter::Attention() {
 Status Fitter::Kernels() {
   std::map<std::string, std::vector<KernelTime>> groups;
   for (const KernelTime& s : samples_.kernels) groups[s.kernel].push_back(s);
-  std::vector<KernelCost>& kernels = out_.profile.gpu->kernels;
+  std::vector<KernelFit>& kernels = out_.profile.gpu->kernels;
   const double launch = samples_.launch.value();
   for (const auto& [name, samples] : groups) {
     if (samples.size() < kLeastSizes) continue;
@@ -225,11 +237,11 @@ Status Fitter::Kernels() {
       residuals.Add(predict_with(efficiency, fixed, s), s.time.value());
     }
     out_.lines.push_back(residuals.Line("kernel " + name));
-    std::erase_if(kernels, [n = name](const KernelCost& k) { return k.kernel == n; });
+    std::erase_if(kernels, [n = name](const KernelFit& k) { return k.kernel == n; });
     kernels.push_back({name, {efficiency, source_}, {Seconds(fixed), source_}});
   }
   std::sort(kernels.begin(), kernels.end(),
-            [](const KernelCost& a, const KernelCost& b) { return a.kernel < b.kernel; });
+            [](const KernelFit& a, const KernelFit& b) { return a.kernel < b.kernel; });
   return Status::Ok();
 }
 

@@ -12,14 +12,14 @@
 
 namespace meshwright::cost {
 
-/// A product alone, without the launch.
+/// A product between other ops, its launch included.
 struct ProductTime {
   GemmShape shape;
   std::string kind;  ///< "linear_weight_grad"; residuals are told by kind
   Seconds time;
 };
 
-/// Fused attention, one of many in a row.
+/// Fused attention between other ops, its launch included.
 struct AttentionTime {
   int64_t head_dim = 0;
   int64_t length = 0;  ///< keys

@@ -21,9 +21,12 @@ double Blocks(int64_t size, int64_t tile) {
 
 }  // namespace
 
-const GemmFit& FitFor(const GpuModel& gpu, Precision precision) {
+const GemmFit& FitFor(const GpuModel& gpu, Precision precision, const std::string& kernel) {
   for (const PrecisionGemmFit& item : gpu.gemm_precisions) {
     if (item.precision == precision) return item.fit;
+  }
+  for (const KernelGemm& item : gpu.kernel_gemm) {
+    if (item.kernel == kernel) return item.fit;
   }
   return gpu.gemm;
 }
@@ -42,8 +45,13 @@ double AlignmentShare(const GemmShape& shape, const GemmFit& fit) {
 
 Seconds GpuGemmTime(const GemmShape& shape, const GpuModel& gpu, FlopsPerSecond peak,
                     BytesPerSecond memory_bandwidth) {
-  const GemmFit& fit = FitFor(gpu, shape.precision);
-  const auto units = static_cast<double>(gpu.multiprocessors.value);
+  return GpuGemmTime(shape, FitFor(gpu, shape.precision), gpu.multiprocessors.value, peak,
+                     memory_bandwidth);
+}
+
+Seconds GpuGemmTime(const GemmShape& shape, const GemmFit& fit, int64_t multiprocessors,
+                    FlopsPerSecond peak, BytesPerSecond memory_bandwidth) {
+  const auto units = static_cast<double>(multiprocessors);
   const double unit_rate =
       peak.value() / units * fit.max_efficiency.value * AlignmentShare(shape, fit);
   const double q = fit.quantisation.value;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "cost_models/device_profile.h"
 #include "cost_models/work.h"
@@ -19,8 +20,9 @@ struct GemmShape {
   bool accumulate = false;  ///< C (fp32) += A^T B, as a weight gradient
 };
 
-/// The constants for a precision: its own or the common ones.
-const GemmFit& FitFor(const GpuModel& gpu, Precision precision);
+/// The constants for a precision and the kernel of this name: those of the precision, else of the
+/// kernel, else the common ones.
+const GemmFit& FitFor(const GpuModel& gpu, Precision precision, const std::string& kernel = "");
 
 /// Share of its rate that a product keeps on account of where its rows start: rows of A and B are k
 /// elements long, those of C (and of B, if not transposed) n; of a weight gradient's operands m and
@@ -38,6 +40,9 @@ double AlignmentShare(const GemmShape& shape, const GemmFit& fit);
 /// and `fixed` + `accumulation` 8 m n batch / memory bandwidth for sums in fp32 + the least over
 /// tiles 64 to 256 wide and splits 1 to 8, as the libraries choose among such kernels. The
 /// constants are fitted by fit/fit_gemm.py.
+Seconds GpuGemmTime(const GemmShape& shape, const GemmFit& fit, int64_t multiprocessors,
+                    FlopsPerSecond peak, BytesPerSecond memory_bandwidth);
+/// With the constants for the shape's precision.
 Seconds GpuGemmTime(const GemmShape& shape, const GpuModel& gpu, FlopsPerSecond peak,
                     BytesPerSecond memory_bandwidth);
 

@@ -61,6 +61,12 @@ Status VisitPrecisionGemm(A& archive, T& item) {
 }
 
 template <typename A, typename T>
+Status VisitKernelGemm(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Text("kernel", item.kernel));
+  return archive.Section("gemm", item.fit, [](auto& a, auto& x) { return VisitGemm(a, x); });
+}
+
+template <typename A, typename T>
 Status VisitAttention(A& archive, T& item) {
   MW_RETURN_IF_ERROR(archive.Integer("head_dim", item.head_dim, 1, 65536));
   MW_RETURN_IF_ERROR(archive.Flag("backward", item.backward));
@@ -133,6 +139,10 @@ Status VisitGpu(A& archive, T& gpu) {
   if (!archive.Absent("gemm_precisions", gpu.gemm_precisions.empty())) {
     MW_RETURN_IF_ERROR(archive.List("gemm_precisions", gpu.gemm_precisions,
                                     [](auto& a, auto& x) { return VisitPrecisionGemm(a, x); }));
+  }
+  if (!archive.Absent("kernel_gemm", gpu.kernel_gemm.empty())) {
+    MW_RETURN_IF_ERROR(archive.List("kernel_gemm", gpu.kernel_gemm,
+                                    [](auto& a, auto& x) { return VisitKernelGemm(a, x); }));
   }
   MW_RETURN_IF_ERROR(archive.List("attention", gpu.attention,
                                   [](auto& a, auto& x) { return VisitAttention(a, x); }));

@@ -13,7 +13,8 @@
 
 namespace meshwright::runtime {
 
-/// A product of a linear layer in bf16, cold caches, the best algorithm of several.
+/// A product of a linear layer in bf16, cold caches, the best algorithm of several, timed among
+/// other products, attention and memory-bound ops at the clock that a training step has.
 struct GpuProductSample {
   planner::OpKind kind =
       planner::OpKind::kLinear;  ///< kLinear, kLinearInputGrad, kLinearWeightGrad
@@ -21,7 +22,8 @@ struct GpuProductSample {
   double seconds = 0.0;
 };
 
-/// Fused attention in bf16. Operations as planner::WorkOf counts them (causal: half the square).
+/// Fused attention in bf16, timed in the same mix. Operations as planner::WorkOf counts them
+/// (causal: half the square).
 struct GpuAttentionSample {
   planner::AttentionShape shape;
   bool backward = false;

@@ -16,23 +16,37 @@ struct ColumnOut {
   bool accumulate = false;  ///< added to what is there
 };
 
-/// Sums of partial rows that each hold [width] for `first` and, when it is wanted, [width] for
-/// `second`.
+/// Lets the next kernel of the stream start its blocks before this one has ended, if it was
+/// launched so. It sees nothing of this one until AwaitKernelBefore.
+__device__ inline void AllowNextKernel() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+/// Until the kernel before has ended and its stores are seen.
+__device__ inline void AwaitKernelBefore() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/// Launched behind the kernel that makes the partial sums, which may call AllowNextKernel. Sums of
+/// partial rows that each hold [width] for `first` and, when it is wanted, [width] for `second`.
 Status SumPartials(const OpCall& call, const float* partial, int64_t count, int64_t width,
                    ColumnOut first, ColumnOut second);
 
-inline constexpr int kColumnThreads = 256;
+inline constexpr int kColumnThreads = 512;
 /// Blocks that share the rows of the same columns and add up through each other's shared memory:
 /// the largest cluster that every GPU with clusters runs.
 inline constexpr int kColumnCluster = 8;
 
-/// Packs along the columns: 64 bytes of a row, a whole access of the memory, when packs are wide.
+/// Packs along the columns: 256 bytes of a row when packs are wide. Less reads the memory in pieces
+/// that cost bandwidth, more leaves too few blocks for all multiprocessors.
 template <typename F>
-inline constexpr int kColumnLanes = F::kWidth == 1 ? 32 : 4;
+inline constexpr int kColumnLanes = F::kWidth == 1 ? 32 : 16;
 
-/// F has kWidth and Add(row, column, float (&sums)[kWidth]).
+inline constexpr int kColumnBatch = 8;     ///< rows that a thread loads before it adds the first
+inline constexpr int kColumnResident = 2;  ///< blocks an SM must hold: bounds the registers
+
+/// F has kWidth, In, In Load(row, column) and Add(In, float (&sums)[kWidth]).
 template <typename F>
-__global__ void __launch_bounds__(kColumnThreads)
+__global__ void __launch_bounds__(kColumnThreads, kColumnResident)
     ColumnSumsKernel(const F f, int64_t rows, int64_t width, ColumnOut to) {
   constexpr int N = F::kWidth;
   constexpr int kLanes = kColumnLanes<F>;
@@ -54,9 +68,16 @@ __global__ void __launch_bounds__(kColumnThreads)
   const int64_t end = min((rank + 1) * share, rows);
   float sums[N] = {};
   if (column < width) {
-#pragma unroll 8
-    for (int64_t row = rank * share + thread / kLanes; row < end; row += kRows) {
-      f.Add(row, column, sums);
+    for (int64_t row = rank * share + thread / kLanes; row < end; row += kRows * kColumnBatch) {
+      typename F::In in[kColumnBatch];
+#pragma unroll
+      for (int u = 0; u < kColumnBatch; ++u) {
+        if (row + u * kRows < end) in[u] = f.Load(row + u * kRows, column);
+      }
+#pragma unroll
+      for (int u = 0; u < kColumnBatch; ++u) {
+        if (row + u * kRows < end) f.Add(in[u], sums);
+      }
     }
   }
 #pragma unroll

@@ -39,6 +39,8 @@ class GpuBench {
   /// several series.
   Result<GpuBenchTime> TimeSeries(const std::function<Status(int64_t)>& run);
 
+  /// Normal values all over the memory.
+  Status FillNormal();
   std::byte* memory() const { return memory_.data(); }
   int64_t bytes() const { return bytes_; }
 

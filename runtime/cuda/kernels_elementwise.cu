@@ -84,9 +84,11 @@ struct BiasSum {
   const T* dy;
   int64_t h;
 
-  __device__ void Add(int64_t row, int64_t column, float (&sums)[N]) const {
+  using In = Pack<T, N>;
+  __device__ In Load(int64_t row, int64_t column) const { return In::Load(dy + row * h + column); }
+  __device__ void Add(const In& in, float (&sums)[N]) const {
     float x[N];
-    Pack<T, N>::Load(dy + row * h + column).Unpack(x);
+    in.Unpack(x);
 #pragma unroll
     for (int i = 0; i < N; ++i) sums[i] += x[i];
   }

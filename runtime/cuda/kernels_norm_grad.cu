@@ -46,13 +46,17 @@ __device__ void Expand(const Pack<T, N>& dn_pack, const Pack<T, N>& x_pack, floa
   for (int i = 0; i < N; ++i) xhat[i] = (xhat[i] - mean) * rstd;
 }
 
-/// Threads a row and packs a thread of the one-pass kernel: two packs a thread leave registers for
-/// their sums.
-template <typename F, typename G>
+/// Threads a row and packs a thread of the one-pass kernel: the sums of beta, when they are wanted,
+/// take the registers of a second pack.
+template <bool kBeta, typename F, typename G>
 Status WithGradConfig(int64_t packs, F f, G otherwise) {
   if (packs <= 128) return f(RowConfig<128, 1>{});
-  if (packs <= 256) return f(RowConfig<128, 2>{});
-  if (packs <= 512) return f(RowConfig<256, 2>{});
+  if (packs <= 256) return f(RowConfig<256, 1>{});
+  if constexpr (kBeta) {
+    if (packs <= 512) return f(RowConfig<512, 1>{});
+  } else {
+    if (packs <= 512) return f(RowConfig<256, 2>{});
+  }
   if (packs <= 1024) return f(RowConfig<512, 2>{});
   if (packs <= 2048) return f(RowConfig<512, 4>{});
   return otherwise();
@@ -61,7 +65,7 @@ Status WithGradConfig(int64_t packs, F f, G otherwise) {
 /// Threads that an SM must hold: bounds the registers.
 constexpr int ResidentThreads(int packs, bool beta) {
   if (packs >= 4) return 512;
-  if (packs == 2) return beta ? 640 : 768;
+  if (packs == 2) return beta ? 512 : 768;
   return 1024;
 }
 
@@ -187,6 +191,7 @@ __global__ void __launch_bounds__(kThreads, ResidentThreads(kPacks, kBeta) / kTh
     rstd = next_rstd;
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
+  AllowNextKernel();
 #pragma unroll
   for (int v = 0; v < kPacks; ++v) {
     const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
@@ -233,16 +238,15 @@ struct ParameterSum {
   static constexpr int kWidth = 1;
   GradArguments<T> a;
 
-  __device__ void Add(int64_t row, int64_t column, float (&sums)[1]) const {
+  using In = float;
+  __device__ float Load(int64_t row, int64_t column) const {
     const int64_t at = row * a.shape.h + column;
     const float dn = static_cast<float>(a.dn[at]);
-    if constexpr (kBeta) {
-      sums[0] += dn;
-    } else {
-      const float mean = a.shape.mean != nullptr ? a.shape.mean[row] : 0.0f;
-      sums[0] += dn * (static_cast<float>(a.r1[at]) - mean) * a.shape.rstd[row];
-    }
+    if constexpr (kBeta) return dn;
+    const float mean = a.shape.mean != nullptr ? a.shape.mean[row] : 0.0f;
+    return dn * (static_cast<float>(a.r1[at]) - mean) * a.shape.rstd[row];
   }
+  __device__ void Add(float term, float (&sums)[1]) const { sums[0] += term; }
 };
 
 struct ParameterGrads {
@@ -312,15 +316,17 @@ Status NormGradT(const OpCall& call) {
   constexpr int N = kWide<T>;
   const auto loop = [&] { return LaunchLoops(call, a, grads); };
   if (a.shape.h % N != 0 || !Aligned16(a.dn, a.r1, a.gamma, a.dr_in, a.dr_out)) return loop();
-  return WithGradConfig(
-      a.shape.h / N,
-      [&](auto config) {
-        using C = decltype(config);
-        return grads.beta != nullptr
-                   ? LaunchOnePass<T, C::kThreads, C::kPacks, true>(call, a, grads)
-                   : LaunchOnePass<T, C::kThreads, C::kPacks, false>(call, a, grads);
-      },
-      loop);
+  const auto one_pass = [&](auto beta) {
+    constexpr bool kBeta = decltype(beta)::value;
+    return WithGradConfig<kBeta>(
+        a.shape.h / N,
+        [&](auto config) {
+          using C = decltype(config);
+          return LaunchOnePass<T, C::kThreads, C::kPacks, kBeta>(call, a, grads);
+        },
+        loop);
+  };
+  return grads.beta != nullptr ? one_pass(std::true_type{}) : one_pass(std::false_type{});
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "runtime/cuda/gemm_tuner.h"
 #include "runtime/cuda/gpu_bench.h"
 #include "runtime/cuda/gpu_bench_cases.h"
+#include "runtime/cuda/measure_sustained.h"
 
 namespace meshwright::runtime {
 namespace cuda {
@@ -45,7 +46,6 @@ class Meter {
   Status Kernels();
   Status Attention();
   Status Products();
-  Status WarmUp();
 
  private:
   CudaDevice& device_;
@@ -116,8 +116,10 @@ Status Meter::Kernels() {
   return Status::Ok();
 }
 
+/// Finds the shapes that the library runs; their times come from the mix.
 Status Meter::Attention() {
   for (const planner::AttentionShape& shape : AttentionCases()) {
+    std::vector<GpuAttentionSample> passes;
     for (const bool backward : {false, true}) {
       planner::OpWork work;
       const auto time = bench_.Time(AttentionCase(shape, backward, false), &work);
@@ -128,27 +130,16 @@ Status Meter::Attention() {
       if (!time.ok()) {
         return time.status().WithContext(fmt::format("attention of head size {}", shape.head_dim));
       }
-      out_.attention.push_back({shape, backward, work.flops, time->device_s});
+      passes.push_back({shape, backward, work.flops, time->device_s});
+    }
+    if (passes.size() == 2) {
+      out_.attention.insert(out_.attention.end(), passes.begin(), passes.end());
     }
   }
   return Status::Ok();
 }
 
-/// Brings clock and temperature to where a training run has them.
-Status Meter::WarmUp() {
-  constexpr double kSeconds = 2.0;
-  const int64_t n = 8192;
-  const BenchCase product = {
-      OpKind::kLinear,
-      {},
-      {{"x", {n, n}, DType::kBf16}, {"weight", {n, n}, DType::kBf16}, {"y", {n, n}, DType::kBf16}}};
-  planner::OpWork work;
-  for (const double start = Now(); Now() - start < kSeconds;) {
-    MW_RETURN_IF_ERROR(bench_.Time(product, &work).status());
-  }
-  return Status::Ok();
-}
-
+/// Chooses an algorithm for each product, then times products and attention in one mix.
 Status Meter::Products() {
   GemmTunerOptions options;
   options.ordinal = device_.ordinal();
@@ -157,13 +148,18 @@ Status Meter::Products() {
   options.candidates = 12;
   options.screening_runs = 2;
   options.final_runs = 6;
-  MW_ASSIGN_OR_RETURN(const auto tuner, GemmTuner::Create(options));
-  for (GpuProductSample sample : ProductCases()) {
-    MW_ASSIGN_OR_RETURN(const auto problem, GemmProblem::Create(KeyOf(sample)));
-    MW_ASSIGN_OR_RETURN(const GemmChoice choice, tuner->Tune(device_.gemm().handle(), *problem));
-    sample.seconds = choice.seconds;
-    out_.products.push_back(sample);
+  std::vector<TunedProduct> products;
+  {
+    MW_ASSIGN_OR_RETURN(const auto tuner, GemmTuner::Create(options));
+    for (const GpuProductSample& sample : ProductCases()) {
+      const GemmKey key = KeyOf(sample);
+      MW_ASSIGN_OR_RETURN(const auto problem, GemmProblem::Create(key));
+      MW_ASSIGN_OR_RETURN(const GemmChoice choice, tuner->Tune(device_.gemm().handle(), *problem));
+      products.push_back({sample, key, choice});
+    }
   }
+  MW_RETURN_IF_ERROR(MeasureSustained(device_, bench_, &products, &out_.attention));
+  for (const TunedProduct& p : products) out_.products.push_back(p.sample);
   return Status::Ok();
 }
 
@@ -201,7 +197,6 @@ Status Measure(const MeasureGpuOptions& options, GpuMeasurement* out) {
     MW_RETURN_IF_ERROR(meter.Copy());
     say("memory-bound kernels");
     MW_RETURN_IF_ERROR(meter.Kernels());
-    MW_RETURN_IF_ERROR(meter.WarmUp());
     say("attention");
     MW_RETURN_IF_ERROR(meter.Attention());
     MW_ASSIGN_OR_RETURN(const int64_t used, UsedBytes());
@@ -210,7 +205,6 @@ Status Measure(const MeasureGpuOptions& options, GpuMeasurement* out) {
     out->library_bytes =
         before_bench - out->context_bytes + used - with_bench - open.workspace_bytes;
     say(fmt::format("{} products", ProductCases().size()));
-    MW_RETURN_IF_ERROR(meter.WarmUp());
     MW_RETURN_IF_ERROR(meter.Products());
   }
   out->elapsed_s = Now() - start;

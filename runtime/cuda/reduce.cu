@@ -15,24 +15,27 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) *out = accumulate ? *out + sum : sum;
 }
 
-/// A warp along the columns, 32 rows at the same time.
+constexpr int kPartialColumns = 16;
+constexpr int kPartialRows = kSumThreads / kPartialColumns;  // at the same time
+
 __global__ void __launch_bounds__(kSumThreads)
     SumPartialsKernel(const float* partial, int64_t count, int64_t width, ColumnOut first,
                       ColumnOut second) {
-  __shared__ float tile[kWarp][kWarp];
+  __shared__ float tile[kPartialRows][kPartialColumns];
   const int64_t all = second.out != nullptr ? 2 * width : width;
-  const int64_t column = int64_t{blockIdx.x} * kWarp + threadIdx.x;
+  const int64_t column = int64_t{blockIdx.x} * kPartialColumns + threadIdx.x;
+  AwaitKernelBefore();
   float sum = 0.0f;
   if (column < all) {
 #pragma unroll 8
-    for (int64_t i = threadIdx.y; i < count; i += kWarp) sum += partial[i * all + column];
+    for (int64_t i = threadIdx.y; i < count; i += kPartialRows) sum += partial[i * all + column];
   }
   tile[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
   if (threadIdx.y != 0 || column >= all) return;
   float total = 0.0f;
 #pragma unroll
-  for (int r = 0; r < kWarp; ++r) total += tile[r][threadIdx.x];
+  for (int r = 0; r < kPartialRows; ++r) total += tile[r][threadIdx.x];
   const ColumnOut& to = column < width ? first : second;
   float* const at = to.out + (column < width ? column : column - width);
   *at = to.accumulate ? *at + total : total;
@@ -49,9 +52,17 @@ Status SumDoubles(const OpCall& call, const double* values, int64_t count, bool 
 Status SumPartials(const OpCall& call, const float* partial, int64_t count, int64_t width,
                    ColumnOut first, ColumnOut second) {
   const int64_t all = second.out != nullptr ? 2 * width : width;
-  const auto blocks = static_cast<unsigned>((all + kWarp - 1) / kWarp);
-  SumPartialsKernel<<<blocks, dim3(kWarp, kWarp), 0, StreamOf(call)>>>(partial, count, width, first,
-                                                                       second);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>((all + kPartialColumns - 1) / kPartialColumns));
+  config.blockDim = dim3(kPartialColumns, kPartialRows);
+  config.stream = StreamOf(call);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  MW_CUDA_CALL(
+      cudaLaunchKernelEx(&config, SumPartialsKernel, partial, count, width, first, second));
   return Launched(call);
 }
 

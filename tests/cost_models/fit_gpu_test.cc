@@ -51,7 +51,8 @@ GpuSamples SamplesOf(const Truth& t) {
         const GemmShape shape{m, n, k, 1};
         s.products.push_back(
             {shape, m > 1024 ? "linear" : "linear_weight_grad",
-             GpuGemmTime(shape, model, FlopsPerSecond(989.4e12), BytesPerSecond(4.8e12))});
+             Seconds(t.launch) +
+                 GpuGemmTime(shape, model, FlopsPerSecond(989.4e12), BytesPerSecond(4.8e12))});
       }
     }
   }

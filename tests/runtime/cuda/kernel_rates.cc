@@ -294,6 +294,10 @@ void Embedding(const std::function<Bench()>& make, int64_t h) {
     id = static_cast<int32_t>(u * u * u * kVocab);
   }
   b.Set("tokens", tokens);
+  std::vector<int32_t> uniform_ids;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    uniform_ids.push_back(static_cast<int32_t>(uniform(engine) * kVocab));
+  }
   const int64_t n = kRows * h * 2;
   b.Run(fmt::format("embedding h {}", h), OpKind::kEmbed,
         {{"tokens", "tokens"}, {"weight", "weight"}, {"y", "y"}}, 2 * n);
@@ -301,6 +305,9 @@ void Embedding(const std::function<Bench()>& make, int64_t h) {
   b.Run(fmt::format("embedding gradient h {}, adds", h), OpKind::kEmbedGrad, gradient, 5 * n);
   b.Run(fmt::format("embedding gradient h {}, writes", h), OpKind::kEmbedGrad, gradient,
         5 * n + kVocab * h * 4, false);
+  b.Set("tokens", uniform_ids);
+  b.Run(fmt::format("embedding gradient h {}, adds, rare ids", h), OpKind::kEmbedGrad, gradient,
+        5 * n);
 }
 
 void Step(const std::function<Bench()>& make, DType dtype) {

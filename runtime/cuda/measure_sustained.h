@@ -1,0 +1,28 @@
+// Times products and attention as a training step runs them: one after the other without a pause,
+// between memory-bound ops, once clock and temperature have settled. Alone, in short series, they
+// run at a higher clock (cost_models/h200_runs.md).
+#pragma once
+
+#include <vector>
+
+#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/gemm_choices.h"
+#include "runtime/cuda/gpu_bench.h"
+#include "runtime/measure_gpu.h"
+#include "topologies/status.h"
+
+namespace meshwright::runtime::cuda {
+
+/// A product and the algorithm that it runs with.
+struct TunedProduct {
+  GpuProductSample sample;
+  GemmKey key;
+  GemmChoice choice;
+};
+
+/// Fills in the seconds of both lists, in the bench's memory; medians of several rounds over all of
+/// them. Attention comes in pairs of one shape, forward first.
+Status MeasureSustained(CudaDevice& device, GpuBench& bench, std::vector<TunedProduct>* products,
+                        std::vector<GpuAttentionSample>* attention);
+
+}  // namespace meshwright::runtime::cuda
