@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "planner/ir/program.h"
@@ -73,6 +74,13 @@ struct RunOptions {
   std::function<void(const ArenaView&)> on_finish;
 };
 
+/// Ops of one step that are alike.
+struct OpTime {
+  std::string name;
+  int64_t count = 0;
+  double seconds = 0.0;  ///< sum over them
+};
+
 struct RunSummary {
   int rank = 0;
   std::vector<double> losses;  ///< a step each; empty when the program reads nothing back
@@ -84,7 +92,8 @@ struct RunSummary {
   /// GPU ranks: memory of the device in use after the last step, as the driver tells, and what of
   /// it the context and libraries, and NCCL took. 0 on CPU ranks.
   int64_t device_bytes = 0, library_bytes = 0, nccl_bytes = 0;
-  OwnLimit limit;  ///< GPU ranks whose products were tuned
+  OwnLimit limit;                ///< GPU ranks whose products were tuned
+  std::vector<OpTime> op_times;  ///< of the last step, when asked for; GPU ranks
   BusySeconds busy_s{};
   std::vector<planner::TraceRow> trace;  ///< by (step, task)
   ShadowReport shadow;

@@ -39,6 +39,7 @@ struct RunArguments {
   double deadline_s = 60.0;
   bool deterministic = false;
   bool no_tune = false;
+  bool op_times = false;
   std::string flight_record;
   int64_t tensor_ctas = runtime::GpuOptions{}.tensor_ctas;
   int64_t data_ctas = runtime::GpuOptions{}.data_ctas;
@@ -78,6 +79,7 @@ void Declare(RunArguments* a, OptionSet& options) {
   options.Heading("GPUs");
   options.Flag("--no-tune", &a->no_tune,
                "take cuBLASLt's first proposal instead of timing several before the first step");
+  options.Flag("--op-times", &a->op_times, "measure every op of the last step, which that slows");
   options.Int("--tensor-ctas", &a->tensor_ctas, {1, 64},
               "thread blocks of tensor-parallel traffic");
   options.Int("--data-ctas", &a->data_ctas, {1, 64}, "the same of gradients and parameters");
@@ -267,6 +269,7 @@ Status RunGpuRank(const RunArguments& a, const Job& job, const runtime::LaunchFa
   runtime::GpuOptions gpu;
   gpu.deterministic = job.plan.deterministic;
   gpu.tune = !a.no_tune;
+  gpu.time_ops = a.op_times;
   gpu.tensor_ctas = static_cast<int>(a.tensor_ctas);
   gpu.data_ctas = static_cast<int>(a.data_ctas);
   gpu.edge_ctas = static_cast<int>(a.edge_ctas);

@@ -36,6 +36,7 @@ JobSummary SummaryOf(const RunSummary& first) {
   job.step_times_s = first.step_times_s;
   job.library_bytes = first.library_bytes;
   job.nccl_bytes = first.nccl_bytes;
+  job.op_times = first.op_times;
   return job;
 }
 

@@ -32,6 +32,7 @@ struct JobSummary {
   int64_t planned_bytes = 0, arena_bytes = 0;            ///< largest of the ranks
   int64_t device_bytes = 0;                              ///< largest; 0: CPU ranks
   int64_t library_bytes = 0, nccl_bytes = 0;             ///< parts of device_bytes, rank 0
+  std::vector<runtime::OpTime> op_times;                 ///< rank 0
   runtime::OwnLimit limit;                               ///< of the rank whose own limit is highest
   int64_t trace_rows = 0;                                ///< recorded on all ranks
   std::vector<planner::TraceRow> trace;                  ///< of all ranks, by rank

@@ -79,6 +79,9 @@ json JobJson(const JobSummary& job, const planner::Prediction& predicted) {
     d["library_bytes"] = job.library_bytes;
     d["nccl_bytes"] = job.nccl_bytes;
   }
+  for (const runtime::OpTime& op : job.op_times) {
+    d["op_times"].push_back({{"name", op.name}, {"count", op.count}, {"seconds", op.seconds}});
+  }
   if (job.limit.total_s() > 0) {
     d["own_limit"] = {{"products_s", job.limit.products_s},
                       {"attention_s", job.limit.attention_s},
@@ -125,6 +128,14 @@ std::string JobText(const JobSummary& job, const planner::Plan& plan,
                    : ""});
   }
   text += table.ToText(style);
+  if (!job.op_times.empty()) {
+    Table ops({"op, last step", "count", "sum", "each"});
+    for (const runtime::OpTime& op : job.op_times) {
+      ops.Row({op.name, Thousands(op.count), SecondsText(op.seconds),
+               SecondsText(op.seconds / static_cast<double>(op.count))});
+    }
+    text += ops.ToText(style);
+  }
   if (job.limit.total_s() > 0 && measured > 0) {
     text += fmt::format(
         "  share of its own limit: {} ({} if products, attention and traffic ran as alone, without "

@@ -41,7 +41,7 @@ inline constexpr int kColumnCluster = 8;
 template <typename F>
 inline constexpr int kColumnLanes = F::kWidth == 1 ? 32 : 16;
 
-inline constexpr int kColumnBatch = 8;     ///< rows that a thread loads before it adds the first
+inline constexpr int kColumnBatch = 4;     ///< rows that a thread loads at the same time
 inline constexpr int kColumnResident = 2;  ///< blocks an SM must hold: bounds the registers
 
 /// F has kWidth, In, In Load(row, column) and Add(In, float (&sums)[kWidth]).
@@ -68,16 +68,28 @@ __global__ void __launch_bounds__(kColumnThreads, kColumnResident)
   const int64_t end = min((rank + 1) * share, rows);
   float sums[N] = {};
   if (column < width) {
-    for (int64_t row = rank * share + thread / kLanes; row < end; row += kRows * kColumnBatch) {
-      typename F::In in[kColumnBatch];
+    // One batch is on its way while the other is added.
+    typename F::In in[2][kColumnBatch];
+    const int64_t first = rank * share + thread / kLanes;
+    const auto load = [&](int64_t row, typename F::In(&batch)[kColumnBatch]) {
 #pragma unroll
       for (int u = 0; u < kColumnBatch; ++u) {
-        if (row + u * kRows < end) in[u] = f.Load(row + u * kRows, column);
+        if (row + u * kRows < end) batch[u] = f.Load(row + u * kRows, column);
       }
+    };
+    const auto add = [&](int64_t row, const typename F::In(&batch)[kColumnBatch]) {
 #pragma unroll
       for (int u = 0; u < kColumnBatch; ++u) {
-        if (row + u * kRows < end) f.Add(in[u], sums);
+        if (row + u * kRows < end) f.Add(batch[u], sums);
       }
+    };
+    constexpr int64_t kStep = int64_t{kRows} * kColumnBatch;
+    load(first, in[0]);
+    for (int64_t row = first; row < end; row += 2 * kStep) {
+      load(row + kStep, in[1]);
+      add(row, in[0]);
+      load(row + 2 * kStep, in[0]);
+      add(row + kStep, in[1]);
     }
   }
 #pragma unroll

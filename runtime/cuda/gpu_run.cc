@@ -17,6 +17,7 @@
 #include "runtime/cuda/initialize_cuda.h"
 #include "runtime/cuda/measure_own_limit.h"
 #include "runtime/cuda/nccl_world.h"
+#include "runtime/cuda/op_timer.h"
 #include "runtime/cuda/prepare_kernels.h"
 #include "runtime/cuda/step_tables.h"
 #include "runtime/cuda/task_timer.h"
@@ -104,6 +105,7 @@ class GpuRun {
   std::vector<bool> read_back_;       ///< by lane
   std::vector<int32_t> ids_;
   TaskTimer timer_;
+  OpTimer op_timer_;
   std::unique_ptr<StepIssuer> issuer_;
   std::unique_ptr<GpuStreams> streams_;
   std::unique_ptr<StepRecorder> recorder_;
@@ -229,6 +231,7 @@ Status GpuRun::SetUp() {
   MW_RETURN_IF_ERROR(MakeHostBuffers());
   recorder_ = std::make_unique<StepRecorder>(programs_, rank_, options_);
   MW_RETURN_IF_ERROR(timer_.Create(setup_, *device_));
+  if (gpu_.time_ops) MW_RETURN_IF_ERROR(op_timer_.Create(setup_, *device_));
   issuer_ = std::make_unique<StepIssuer>(setup_, static_cast<bool>(options_.on_gradients));
   streams_ = std::make_unique<GpuStreams>(
       *device_, [this](StreamId s, const StreamWork& work) { return Enqueue(s, work); });
@@ -254,7 +257,10 @@ Status GpuRun::Enqueue(StreamId stream, const StreamWork& work) {
   const auto& op = *static_cast<const IssuedOp*>(work.item);
   const auto run = [&]() -> Status {
     MW_RETURN_IF_ERROR(timer_.Before(op, work.step));
+    const bool timed = op_timer_.created() && work.step + 1 == options_.steps;
+    if (timed) MW_RETURN_IF_ERROR(op_timer_.Before(op));
     MW_RETURN_IF_ERROR(EnqueueOp(op, work.step));
+    if (timed) MW_RETURN_IF_ERROR(op_timer_.After(op));
     return timer_.After(op, work.step);
   };
   const Status status = run();
@@ -392,6 +398,9 @@ Result<RunSummary> GpuRun::Finish() {
   summary.nccl_bytes = nccl_bytes_;
   if (watchdog_ != nullptr) MW_RETURN_IF_ERROR(watchdog_->Stop());
   MW_RETURN_IF_ERROR(nccl_->Close());
+  if (op_timer_.created()) {
+    MW_ASSIGN_OR_RETURN(summary.op_times, op_timer_.Report());
+  }
   // Last of all: it overwrites the arena.
   if (gpu_.tune) {
     MW_ASSIGN_OR_RETURN(summary.limit, MeasureOwnLimit(setup_, *device_, arena_.data()));

@@ -83,14 +83,21 @@ struct EmbedGradMap {
 
   using In = Pack<T, N>;
   __device__ In Load(int64_t token, int64_t column) const {
+    // The row is on its way to the L2 cache, where the sums are made, while dy is awaited.
+    float* const at = Row(token, column);
+    if (at != nullptr) asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
     return In::Load(dy + token * h + column);
   }
-  __device__ void Store(int64_t token, int64_t column, const In& in) const {
+  /// nullptr for ids of other ranks.
+  __device__ float* Row(int64_t token, int64_t column) const {
     const int64_t row = ids[token] - first;
-    if (row < 0 || row >= rows) return;
+    return row < 0 || row >= rows ? nullptr : gradient + row * h + column;
+  }
+  __device__ void Store(int64_t token, int64_t column, const In& in) const {
+    float* const at = Row(token, column);
+    if (at == nullptr) return;
     float x[N];
     in.Unpack(x);
-    float* at = gradient + row * h + column;
     if constexpr (N == 1) {
       atomicAdd(at, x[0]);
     } else {

@@ -117,17 +117,18 @@ struct GradStage {
   }
 };
 
-template <typename T, int N, int kThreads, int kPacks, bool kBeta>
+template <typename T, int N, int kThreads, int kPacks, bool kMean, bool kBeta>
 __global__ void __launch_bounds__(kThreads, ResidentThreads(kPacks, kBeta) / kThreads)
     NormGradKernel(const GradArguments<T> a) {
   using Stage = GradStage<T, N, kThreads, kPacks>;
   constexpr int kStages = GradStages(kThreads, kPacks);
   constexpr int kStagePacks = kGradInputs * kPacks * kThreads;
   extern __shared__ uint4 staging[];
-  __shared__ SumSpace<kThreads, 2> space;
+  constexpr int kSums = kMean ? 2 : 1;  // of g * xhat, of g
+  __shared__ SumSpace<kThreads, kSums> space;
   const int32_t h = a.shape.h;
   const int32_t packs = h / N;
-  const bool layer = a.shape.mean != nullptr;
+  const bool layer = kMean && a.shape.mean != nullptr;
   Pack<T, N> gamma[kPacks];
   float gamma_sums[kPacks][N] = {};
   float beta_sums[kBeta ? kPacks : 1][N] = {};
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(kThreads, ResidentThreads(kPacks, kBeta) / kTh
     const float next_rstd = a.shape.rstd[next];
     AwaitCopies<kStages - 1>();
     const Stage in = stage_at(stage);
-    float sums[2] = {};  // of g and of g * xhat
+    float sums[kSums] = {};
 #pragma unroll
     for (int v = 0; v < kPacks; ++v) {
       if (static_cast<int32_t>(threadIdx.x) + v * kThreads >= packs) continue;
@@ -167,15 +168,15 @@ __global__ void __launch_bounds__(kThreads, ResidentThreads(kPacks, kBeta) / kTh
 #pragma unroll
       for (int i = 0; i < N; ++i) {
         const float g = dn[i] * (weight[i] + a.shape.one);
-        sums[0] += g;
-        sums[1] += g * xhat[i];
+        sums[0] += g * xhat[i];
+        if constexpr (kMean) sums[1] += g;
         gamma_sums[v][i] += dn[i] * xhat[i];
         if constexpr (kBeta) beta_sums[v][i] += dn[i];
       }
     }
     BlockSum(sums, space, turn);
-    const float g_mean = layer ? sums[0] / static_cast<float>(h) : 0.0f;
-    const float product_mean = sums[1] / static_cast<float>(h);
+    const float product_mean = sums[0] / static_cast<float>(h);
+    const float g_mean = layer ? sums[kSums - 1] / static_cast<float>(h) : 0.0f;
 #pragma unroll
     for (int v = 0; v < kPacks; ++v) {
       const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
@@ -270,10 +271,10 @@ Status LaunchLoops(const OpCall& call, const GradArguments<T>& a, const Paramete
   return Launched(call);
 }
 
-template <typename T, int kThreads, int kPacks, bool kBeta>
+template <typename T, int kThreads, int kPacks, bool kMean, bool kBeta>
 Status LaunchOnePass(const OpCall& call, GradArguments<T> a, const ParameterGrads& grads) {
   const CudaDevice& device = DeviceOf(call);
-  const auto kernel = NormGradKernel<T, kWide<T>, kThreads, kPacks, kBeta>;
+  const auto kernel = NormGradKernel<T, kWide<T>, kThreads, kPacks, kMean, kBeta>;
   constexpr int kBytes = GradStages(kThreads, kPacks) * GradStageBytes(kThreads, kPacks);
   static int blocks_per_sm = 0;  // the same on all GPUs of a host; asked for once
   if (blocks_per_sm == 0) {
@@ -316,17 +317,20 @@ Status NormGradT(const OpCall& call) {
   constexpr int N = kWide<T>;
   const auto loop = [&] { return LaunchLoops(call, a, grads); };
   if (a.shape.h % N != 0 || !Aligned16(a.dn, a.r1, a.gamma, a.dr_in, a.dr_out)) return loop();
-  const auto one_pass = [&](auto beta) {
+  const auto one_pass = [&](auto mean, auto beta) {
+    constexpr bool kMean = decltype(mean)::value;
     constexpr bool kBeta = decltype(beta)::value;
     return WithGradConfig<kBeta>(
         a.shape.h / N,
         [&](auto config) {
           using C = decltype(config);
-          return LaunchOnePass<T, C::kThreads, C::kPacks, kBeta>(call, a, grads);
+          return LaunchOnePass<T, C::kThreads, C::kPacks, kMean, kBeta>(call, a, grads);
         },
         loop);
   };
-  return grads.beta != nullptr ? one_pass(std::true_type{}) : one_pass(std::false_type{});
+  if (grads.beta != nullptr) return one_pass(std::true_type{}, std::true_type{});
+  if (a.shape.mean != nullptr) return one_pass(std::true_type{}, std::false_type{});
+  return one_pass(std::false_type{}, std::false_type{});
 }
 
 }  // namespace

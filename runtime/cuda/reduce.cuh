@@ -37,12 +37,15 @@ __device__ void BlockSum(float (&values)[K], SumSpace<kThreads, K>& space, int t
       for (int k = 0; k < K; ++k) space.values[turn][k][warp] = values[k];
     }
     __syncthreads();
+    // Every warp adds the warps' sums by itself: one load and a few shuffles a thread.
+    static_assert((kWarps & (kWarps - 1)) == 0 && kWarps <= kWarp);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      float sum = 0.0f;
+      values[k] = space.values[turn][k][threadIdx.x % kWarps];
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) sum += space.values[turn][k][w];
-      values[k] = sum;
+      for (int offset = kWarps / 2; offset > 0; offset /= 2) {
+        values[k] += __shfl_xor_sync(0xFFFFFFFFu, values[k], offset);
+      }
     }
   }
 }
