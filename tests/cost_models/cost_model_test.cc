@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "cost_models/op_time.h"
 #include "tests/cost_models/cpu_profile.h"
 
@@ -98,10 +100,12 @@ TEST(CostModel, MemoryBoundOpsMoveTheirBytes) {
   work.read = Bytes(int64_t{3} << 30);
   work.written = Bytes(int64_t{1} << 30);
   const OpPrice price = h200.ExplainOp(work);
-  EXPECT_DOUBLE_EQ(price.memory.value(), 4.0 * (1 << 30) / (4.8e12 * 0.78));
+  const double efficiency = h200.profile().memory_efficiency.value;
+  EXPECT_NEAR(efficiency, 0.89, 0.01) << "4.27 of 4.8 TB/s";
+  EXPECT_DOUBLE_EQ(price.memory.value(), 4.0 * (1 << 30) / (4.8e12 * efficiency));
   EXPECT_EQ(price.arithmetic, Seconds(0));
   EXPECT_EQ(price.time, ToNanoseconds(price.memory + price.overhead));
-  EXPECT_EQ(price.memory_milli, 780);
+  EXPECT_EQ(price.memory_milli, static_cast<int32_t>(std::ceil(efficiency * 1000)));
 }
 
 TEST(CostModel, ThinProductsAreBoundByMemory) {
@@ -114,7 +118,10 @@ TEST(CostModel, HostOpsTakeTheLaunchOnly) {
   Work work;
   work.kind = WorkKind::kHost;
   work.read = Bytes(1 << 30);
-  EXPECT_EQ(Gpu("h200-sxm").PriceOp(work), Nanoseconds(2000));
+  const CostModel h200 = Gpu("h200-sxm");
+  EXPECT_EQ(h200.PriceOp(work), ToNanoseconds(h200.profile().launch_overhead.value));
+  EXPECT_GT(h200.PriceOp(work), Nanoseconds(1000));
+  EXPECT_LT(h200.PriceOp(work), Nanoseconds(4000));
 }
 
 Work Attention(int64_t length, int64_t head_dim, bool backward, bool causal = true) {
@@ -131,15 +138,17 @@ Work Attention(int64_t length, int64_t head_dim, bool backward, bool causal = tr
 
 TEST(CostModel, AttentionRunsAtItsMeasuredRates) {
   const CostModel h200 = Gpu("h200-sxm");
-  EXPECT_NEAR(TflopsOf(h200, Attention(4096, 128, false)), 607, 3);
-  EXPECT_NEAR(TflopsOf(h200, Attention(4096, 128, true)), 469, 3);
-  EXPECT_NEAR(TflopsOf(h200, Attention(4096, 64, false)), 429, 3);
-  EXPECT_NEAR(TflopsOf(h200, Attention(4096, 64, true)), 364, 3);
+  // Of training steps at this length: 459 and 360 TFLOP/s at d 128 (h200_runs.md).
+  const double d128 = TflopsOf(h200, Attention(4096, 128, false));
+  const double d64 = TflopsOf(h200, Attention(4096, 64, false));
+  EXPECT_NEAR(d128, 459, 46);
+  EXPECT_NEAR(TflopsOf(h200, Attention(4096, 128, true)), 360, 36);
+  EXPECT_LT(d64, d128);
   // Between measured head sizes in between, beyond them the nearest.
-  const double d96 = TflopsOf(h200, Attention(4096, 96, false));
-  EXPECT_NEAR(d96, (607 + 429) / 2.0, 4);
+  const double d80 = TflopsOf(h200, Attention(4096, 80, false));
+  EXPECT_NEAR(d80, (d64 + TflopsOf(h200, Attention(4096, 96, false))) / 2, 1);
   EXPECT_EQ(h200.PriceOp(Attention(4096, 32, false)), h200.PriceOp(Attention(4096, 64, false)));
-  EXPECT_EQ(h200.PriceOp(Attention(4096, 256, false)), h200.PriceOp(Attention(4096, 192, false)));
+  EXPECT_EQ(h200.PriceOp(Attention(4096, 512, false)), h200.PriceOp(Attention(4096, 256, false)));
   // A full mask has rows as long as a causal one of twice the length.
   EXPECT_EQ(h200.PriceOp(Attention(4096, 128, false, false)),
             h200.PriceOp(Attention(8192, 128, false, true)));

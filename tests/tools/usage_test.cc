@@ -137,10 +137,28 @@ TEST_F(UsageTest, NoColourWithoutATerminal) {
   EXPECT_THAT(result.err, Not(HasSubstr("\033")));
 }
 
-TEST_F(UsageTest, GpuRunsAndCalibrationsAreRefusedInThisBuild) {
-  const CliResult result = Meshwright("calibrate --device cuda");
-  EXPECT_EQ(result.exit, 1);
-  EXPECT_THAT(result.err, HasSubstr("not in this build"));
+TEST_F(UsageTest, CalibrationOfAGpuThatIsNotThereIsRefused) {
+  const CliResult result = Meshwright("calibrate --device cuda --gpu 1000");
+  EXPECT_NE(result.exit, 0);
+  EXPECT_THAT(result.err, HasSubstr("CUDA"));
+}
+
+TEST_F(UsageTest, AProfileIsFittedToKeptMeasurementsAndPlannedWith) {
+  const std::string profile = Path("mine.yaml");
+  const CliResult fitted = Meshwright("calibrate --device cuda --from " MESHWRIGHT_H200_SAMPLES
+                                      " --name mine --json -o " +
+                                      profile);
+  ASSERT_EQ(fitted.exit, 0) << fitted.err;
+  EXPECT_EQ(fitted.Json()["name"], "mine");
+  EXPECT_GE(fitted.Json()["fits"].size(), 20u);
+  const std::string plan =
+      "plan --model gpt2 --cluster h200-x2 --gpus 1 --global-batch 8 --micro-batch 8 --json";
+  const CliResult planned = Meshwright(plan + " --profile " + profile);
+  ASSERT_EQ(planned.exit, 0) << planned.err;
+  EXPECT_EQ(Meshwright(plan + " --profile " + Path("none.yaml")).exit, 2);
+  const CliResult wrong = Meshwright("calibrate --device cuda --from " + profile);
+  EXPECT_EQ(wrong.exit, 2);
+  EXPECT_THAT(wrong.err, HasSubstr("no GPU samples"));
 }
 
 }  // namespace
