@@ -4,22 +4,24 @@
 
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <thread>
 #include <utility>
 
 #include "planner/ir/op_schema.h"
+#include "runtime/cuda/communicate.h"
 #include "runtime/cuda/cuda_kernels.h"
 #include "runtime/cuda/flight_tracker.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/gpu_memory.h"
 #include "runtime/cuda/gpu_streams.h"
+#include "runtime/cuda/host_lanes.h"
 #include "runtime/cuda/initialize_cuda.h"
 #include "runtime/cuda/measure_own_limit.h"
 #include "runtime/cuda/nccl_world.h"
 #include "runtime/cuda/op_timer.h"
 #include "runtime/cuda/prepare_kernels.h"
 #include "runtime/cuda/step_tables.h"
+#include "runtime/cuda/task_ranges.h"
 #include "runtime/cuda/task_timer.h"
 #include "runtime/micro_batch.h"
 #include "runtime/rank_setup.h"
@@ -68,7 +70,6 @@ class GpuRun {
   Status OpenDevice();
   Status MakeCommunicators();
   Status MakeMemory();
-  Status MakeHostBuffers();
   Status StartWatchdog();
   Status Enqueue(StreamId stream, const StreamWork& work);
   Status EnqueueOp(const IssuedOp& op, int64_t step);
@@ -99,24 +100,17 @@ class GpuRun {
   std::unique_ptr<CudaDevice> device_;
   std::unique_ptr<NcclWorld> nccl_;
   DeviceMemory arena_;
-  HostMemory host_;  ///< staging, by lane: scalars, statistics, ids of each load
-  int64_t lane_bytes_ = 0;
-  std::vector<int64_t> load_offset_;  ///< by op: in a lane, -1: loads nothing
-  std::vector<bool> read_back_;       ///< by lane
+  HostLanes lanes_;
   std::vector<int32_t> ids_;
   TaskTimer timer_;
   OpTimer op_timer_;
+  TaskRanges ranges_;
   std::unique_ptr<StepIssuer> issuer_;
   std::unique_ptr<GpuStreams> streams_;
   std::unique_ptr<StepRecorder> recorder_;
   std::unique_ptr<Watchdog> watchdog_;  ///< last: its threads use the above
   int64_t library_bytes_ = 0, nccl_bytes_ = 0;
 };
-
-// Layout of a lane of host memory.
-constexpr int64_t kScalarsAt = 0;      // learning rate [f64], step [i64]
-constexpr int64_t kStatisticsAt = 16;  // 3 x f64
-constexpr int64_t kLoadsAt = 256;
 
 Status GpuRun::OpenDevice() {
   const planner::ArenaLayout& layout = setup_.context.program->arena;
@@ -174,18 +168,6 @@ Status GpuRun::MakeMemory() {
   return Status::Ok();
 }
 
-Status GpuRun::MakeHostBuffers() {
-  load_offset_.assign(setup_.order.ops.size(), -1);
-  lane_bytes_ = kLoadsAt;
-  for (const IssuedOp& op : setup_.order.ops) {
-    if (op.op->kind != OpKind::kLoadTokens && op.op->kind != OpKind::kLoadLabels) continue;
-    load_offset_[static_cast<size_t>(op.index)] = lane_bytes_;
-    lane_bytes_ += CallOf(op).View(0)->bytes();
-  }
-  read_back_.assign(kLanes, false);
-  return host_.Allocate(kLanes * lane_bytes_);
-}
-
 std::string GpuRun::ItemName(int64_t item) const {
   if (item < 0 || static_cast<size_t>(item) >= setup_.order.ops.size()) return "no op";
   const IssuedOp& op = setup_.order.ops[static_cast<size_t>(item)];
@@ -228,7 +210,7 @@ Status GpuRun::SetUp() {
   MW_RETURN_IF_ERROR(PrepareKernels(programs_, setup_, store_, *device_));
   MW_RETURN_IF_ERROR(MakeCommunicators());
   MW_RETURN_IF_ERROR(MakeMemory());
-  MW_RETURN_IF_ERROR(MakeHostBuffers());
+  MW_RETURN_IF_ERROR(lanes_.Create(setup_, kLanes));
   recorder_ = std::make_unique<StepRecorder>(programs_, rank_, options_);
   MW_RETURN_IF_ERROR(timer_.Create(setup_, *device_));
   if (gpu_.time_ops) MW_RETURN_IF_ERROR(op_timer_.Create(setup_, *device_));
@@ -255,6 +237,7 @@ Status GpuRun::Enqueue(StreamId stream, const StreamWork& work) {
     return ShowArena(options_.on_gradients, work.step);
   }
   const auto& op = *static_cast<const IssuedOp*>(work.item);
+  ranges_.Enter(op.task, *op.task_ptr);
   const auto run = [&]() -> Status {
     MW_RETURN_IF_ERROR(timer_.Before(op, work.step));
     const bool timed = op_timer_.created() && work.step + 1 == options_.steps;
@@ -279,67 +262,30 @@ Status GpuRun::EnqueueOp(const IssuedOp& op, int64_t step) {
 }
 
 Status GpuRun::WriteScalars(int64_t step) {
-  std::byte* lane = host_.data() + step % kLanes * lane_bytes_ + kScalarsAt;
-  const double rate = LearningRate(options_.lr, step + 1);
-  const int64_t number = step + 1;
-  std::memcpy(lane, &rate, 8);
-  std::memcpy(lane + 8, &number, 8);
   std::byte* to = arena_.data() + setup_.context.program->arena.io +
                   8 * static_cast<int64_t>(planner::Scalar::kLearningRate);
-  MW_CUDA_CALL(cudaMemcpyAsync(to, lane, 16, cudaMemcpyHostToDevice,
-                               device_->stream(planner::kComputeStream)));
-  return Status::Ok();
+  return lanes_.WriteScalars(step, LearningRate(options_.lr, step + 1), to,
+                             device_->stream(planner::kComputeStream));
 }
 
 Status GpuRun::Load(const OpCall& call, const IssuedOp& op, int64_t step) {
-  std::byte* staging =
-      host_.data() + step % kLanes * lane_bytes_ + load_offset_[static_cast<size_t>(op.index)];
-  MW_RETURN_IF_ERROR(
-      ReadMicroBatch(call, step, data_, options_, &ids_, reinterpret_cast<int32_t*>(staging)));
-  MW_CUDA_CALL(cudaMemcpyAsync(call.Address(0), staging, static_cast<size_t>(call.View(0)->bytes()),
+  int32_t* const ids = lanes_.Ids(op.index, step);
+  MW_RETURN_IF_ERROR(ReadMicroBatch(call, step, data_, options_, &ids_, ids));
+  MW_CUDA_CALL(cudaMemcpyAsync(call.Address(0), ids, static_cast<size_t>(call.View(0)->bytes()),
                                cudaMemcpyHostToDevice, device_->stream(op.op->stream)));
   return Status::Ok();
 }
 
 Status GpuRun::ReadBack(const OpCall& call, int64_t step) {
-  std::byte* lane = host_.data() + step % kLanes * lane_bytes_ + kStatisticsAt;
-  MW_CUDA_CALL(cudaMemcpyAsync(lane, call.Address(0), 3 * sizeof(double), cudaMemcpyDeviceToHost,
-                               device_->stream(call.op.stream)));
-  read_back_[static_cast<size_t>(step % kLanes)] = true;
-  return Status::Ok();
+  return lanes_.ReadBack(step, call.Address(0), device_->stream(call.op.stream));
 }
 
 Status GpuRun::Communicate(const OpCall& call, const IssuedOp& op, int64_t step) {
-  const planner::OpAttributes& a = call.op.attributes;
-  const int32_t group = setup_.context.binding->groups[static_cast<size_t>(a.communicator)];
-  DeviceCommunicator& c = *nccl_->group(static_cast<size_t>(group));
-  const cudaStream_t stream = device_->stream(call.op.stream);
+  const auto communicator = static_cast<size_t>(call.op.attributes.communicator);
+  const int32_t group = setup_.context.binding->groups[communicator];
   tracker_->SetPlace(step, op.index);
-  const planner::TensorView* first = call.View(0);
-  std::byte* in = call.Address(0);
-  switch (call.op.kind) {
-    case OpKind::kAllReduce:
-      return c.AllReduce(in, first->elements(), first->dtype, stream);
-    case OpKind::kSend:
-      return c.Send(in, first->elements(), first->dtype, a.peer, stream);
-    case OpKind::kRecv:
-      return c.Recv(in, first->elements(), first->dtype, a.peer, stream);
-    case OpKind::kAllGather: {
-      const planner::TensorView* out = call.View(1);
-      const int64_t count = out->elements() / c.size();
-      std::byte* whole = call.Address(1);
-      if (in == nullptr) in = whole + c.rank() * count * planner::SizeOf(out->dtype);
-      return c.AllGather(in, whole, count, out->dtype, stream);
-    }
-    case OpKind::kReduceScatter: {
-      const int64_t count = first->elements() / c.size();
-      std::byte* out = call.Address(1);
-      if (out == nullptr) out = in + c.rank() * count * planner::SizeOf(first->dtype);
-      return c.ReduceScatter(in, out, count, first->dtype, stream);
-    }
-    default:
-      return Unsupported(fmt::format("op {} is no communication", planner::ToString(call.op.kind)));
-  }
+  return cuda::Communicate(call, *nccl_->group(static_cast<size_t>(group)),
+                           device_->stream(call.op.stream));
 }
 
 Status GpuRun::ShowArena(const std::function<void(const ArenaView&)>& show, int64_t step) {
@@ -364,13 +310,9 @@ Status GpuRun::Await(int64_t step) {
 Status GpuRun::FinishStep(int64_t step) {
   MW_RETURN_IF_ERROR(Await(step));
   MW_RETURN_IF_ERROR(timer_.Report(step, *recorder_));
-  const auto lane = static_cast<size_t>(step % kLanes);
-  if (read_back_[lane]) {
-    double statistics[3];  // squared gradient norm, loss sum, token count
-    std::memcpy(statistics, host_.data() + step % kLanes * lane_bytes_ + kStatisticsAt,
-                sizeof(statistics));
-    recorder_->OnReadBack(step, statistics[1] / statistics[2], std::sqrt(statistics[0]));
-    read_back_[lane] = false;
+  if (const auto statistics = lanes_.TakeStatistics(step)) {
+    recorder_->OnReadBack(step, statistics->loss_sum / statistics->tokens,
+                          std::sqrt(statistics->squared_norm));
   }
   const StepReport report = recorder_->Finish(step);
   if (options_.on_step) options_.on_step(report);
@@ -382,6 +324,7 @@ Status GpuRun::RunSteps() {
     recorder_->Begin(step);
     issuer_->Issue(step, *streams_);
     MW_RETURN_IF_ERROR(streams_->status());
+    ranges_.End();
     MW_RETURN_IF_ERROR(timer_.EndStep(step));
     if (step > 0) MW_RETURN_IF_ERROR(FinishStep(step - 1));
   }

@@ -47,6 +47,9 @@ struct RankNote {
   double losses[512] = {};
   double grad_norms[512] = {};
   int64_t arena_bytes = 0, trace_rows = 0;
+  double limit_s = 0.0, step_s = 0.0;  ///< own limit; the last step
+  double timed_s = 0.0;                ///< sum over the ops of the last step
+  int64_t timed_ops = 0;
   char error[4096] = {};
 };
 
@@ -64,6 +67,8 @@ struct GpuJobOptions {
   double deadline_s = 60.0;
   bool deterministic = false;
   bool trace = false;
+  bool tune = false;
+  bool time_ops = false;
   std::string data = "mock";
   /// On rank `rank`, after each step.
   std::function<void(int rank, int64_t step)> after_step;
@@ -121,13 +126,20 @@ inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& 
       runtime::GpuOptions gpu;
       gpu.device = facts.local_rank;
       gpu.deterministic = o.deterministic;
-      gpu.tune = false;
+      gpu.tune = o.tune;
+      gpu.time_ops = o.time_ops;
       MW_ASSIGN_OR_RETURN(const runtime::RunSummary summary,
                           runtime::ExecuteOnGpu(programs, *store, *world, *data, options, gpu));
       note.steps = static_cast<int64_t>(summary.losses.size());
       for (size_t i = 0; i < summary.losses.size() && i < 512; ++i) {
         note.losses[i] = summary.losses[i];
         note.grad_norms[i] = summary.grad_norms[i];
+      }
+      note.limit_s = summary.limit.total_s();
+      note.step_s = summary.step_times_s.back();
+      for (const runtime::OpTime& op : summary.op_times) {
+        note.timed_s += op.seconds;
+        note.timed_ops += op.count;
       }
       note.arena_bytes = summary.arena_bytes;
       note.trace_rows = static_cast<int64_t>(summary.trace.size());

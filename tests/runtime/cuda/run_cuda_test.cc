@@ -193,6 +193,30 @@ TEST(GpuRun, DeterministicModeRepeatsItsBits) {
   }
 }
 
+TEST(GpuRun, OpsAreTimedAndTheOwnLimitIsBelowTheStep) {
+  SKIP_BELOW(1);
+  testing::GpuJobOptions options;
+  options.steps = 4;
+  options.tune = true;
+  options.time_ops = true;
+  const Programs programs = ProgramsOf("llama-tiny", kSplits[0], DType::kBf16);
+  const GpuJob job = testing::RunOnGpus(programs, options);
+  ASSERT_EQ(job.exit_code, 0) << job.ranks[0].error;
+  const testing::RankNote& note = job.ranks[0];
+  int64_t ops = 0;
+  for (const planner::Task& task : programs.programs[0].tasks) {
+    for (const planner::Instance& instance : task.instances) {
+      ops += static_cast<int64_t>(
+          programs.programs[0].blocks[static_cast<size_t>(instance.block)].ops.size());
+    }
+  }
+  EXPECT_EQ(note.timed_ops, ops);
+  EXPECT_GT(note.timed_s, 0.0);
+  EXPECT_LT(note.timed_s, note.step_s);
+  EXPECT_GT(note.limit_s, 0.0);
+  EXPECT_LT(note.limit_s, note.step_s) << "launches alone take longer at these sizes";
+}
+
 TEST(ProductKeys, AreThoseOfAllStagesOnce) {
   const auto keys_of = [](const Programs& programs) {
     const auto keys = runtime::cuda::ProductKeys(programs);
