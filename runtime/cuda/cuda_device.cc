@@ -69,12 +69,6 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOptions& op
     MW_CUDA_CALL(cudaMalloc(&memory, static_cast<size_t>(options.workspace_bytes)));
     device->workspaces_[s] = static_cast<std::byte*>(memory);
   }
-  constexpr size_t kCounterBytes = kCounters * sizeof(unsigned);
-  void* counters = nullptr;
-  MW_CUDA_CALL(cudaMalloc(&counters, kCounterBytes));
-  device->counters_ = static_cast<unsigned*>(counters);
-  MW_CUDA_CALL(cudaMemset(counters, 0, kCounterBytes));
-  MW_CUDA_CALL(cudaDeviceSynchronize());  // the streams do not wait for the default one
   device->step_tables_ = std::make_unique<StepTables>();
   MW_ASSIGN_OR_RETURN(device->gemm_, GemmEngine::Create(*device, options.tuning_file));
   MW_ASSIGN_OR_RETURN(device->attention_, AttentionEngine::Create(*device));
@@ -90,7 +84,6 @@ CudaDevice::~CudaDevice() {
   attention_.reset();
   gemm_.reset();
   step_tables_.reset();
-  static_cast<void>(cudaFree(counters_));
   if (options_.own_workspaces) {
     for (std::byte* workspace : workspaces_) static_cast<void>(cudaFree(workspace));
   }

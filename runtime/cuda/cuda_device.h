@@ -69,11 +69,6 @@ class CudaDevice {
   void BindWorkspace(planner::StreamId s, std::byte* memory);
   int64_t workspace_cap() const { return options_.workspace_bytes; }
 
-  /// Device memory with kCounters zeros, for kernels of the compute stream whose last block
-  /// finishes what the others began. Each leaves zeros behind.
-  static constexpr int64_t kCounters = 4096;
-  unsigned* counters() const { return counters_; }
-
   GemmEngine& gemm() { return *gemm_; }
   AttentionEngine& attention() { return *attention_; }
   StepTables& step_tables() { return *step_tables_; }
@@ -85,7 +80,6 @@ class CudaDevice {
   int sm_count_ = 0;
   std::vector<cudaStream_t> streams_;
   std::vector<std::byte*> workspaces_;  ///< one a used stream
-  unsigned* counters_ = nullptr;
   std::unique_ptr<GemmEngine> gemm_;
   std::unique_ptr<AttentionEngine> attention_;
   std::unique_ptr<StepTables> step_tables_;
