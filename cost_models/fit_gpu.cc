@@ -182,9 +182,11 @@ Status Fitter::Attention() {
   }
   std::vector<AttentionRate>& rates = out_.profile.gpu->attention;
   const double launch = samples_.launch.value();
-  for (const auto& [key, samples] : groups) {
+  for (const auto& group : groups) {
+    const std::vector<AttentionTime>& samples = group.second;
     if (samples.size() < kLeastLengths) continue;
-    const auto& [head_dim, backward] = key;
+    const int64_t head_dim = group.first.first;
+    const bool backward = group.first.second;
     const auto predict_with = [&](double rate, double half, const AttentionTime& s) {
       const double length = static_cast<double>(s.length) * (s.causal ? 1 : 2);
       return launch + s.flops.value() / (rate * length / (length + half));
@@ -202,8 +204,8 @@ Status Fitter::Attention() {
       residuals.Add(predict_with(rate, half, s), s.time.value());
     out_.lines.push_back(residuals.Line(
         fmt::format("attention d {} {}", head_dim, backward ? "backward" : "forward")));
-    std::erase_if(rates, [&, d = head_dim, b = backward](const AttentionRate& r) {
-      return r.head_dim == d && r.backward == b;
+    std::erase_if(rates, [&](const AttentionRate& r) {
+      return r.head_dim == head_dim && r.backward == backward;
     });
     rates.push_back({head_dim, backward, {FlopsPerSecond(rate), source_}, {half, source_}});
   }
@@ -218,7 +220,9 @@ Status Fitter::Kernels() {
   for (const KernelTime& s : samples_.kernels) groups[s.kernel].push_back(s);
   std::vector<KernelFit>& kernels = out_.profile.gpu->kernels;
   const double launch = samples_.launch.value();
-  for (const auto& [name, samples] : groups) {
+  for (const auto& group : groups) {
+    const std::string& name = group.first;
+    const std::vector<KernelTime>& samples = group.second;
     if (samples.size() < kLeastSizes) continue;
     const auto predict_with = [&](double efficiency, double fixed, const KernelTime& s) {
       return launch + fixed +
@@ -237,7 +241,7 @@ Status Fitter::Kernels() {
       residuals.Add(predict_with(efficiency, fixed, s), s.time.value());
     }
     out_.lines.push_back(residuals.Line("kernel " + name));
-    std::erase_if(kernels, [n = name](const KernelFit& k) { return k.kernel == n; });
+    std::erase_if(kernels, [&](const KernelFit& k) { return k.kernel == name; });
     kernels.push_back({name, {efficiency, source_}, {Seconds(fixed), source_}});
   }
   std::sort(kernels.begin(), kernels.end(),

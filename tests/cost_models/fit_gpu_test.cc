@@ -18,6 +18,7 @@ using ::testing::HasSubstr;
 DeviceProfile Base() {
   Result<DeviceProfile> profile = LoadDeviceProfile("h200-sxm");
   MW_CHECK(profile.ok());
+  profile->gpu->kernels.clear();
   return *profile;
 }
 
