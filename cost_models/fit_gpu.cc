@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "cost_models/coordinate_descent.h"
@@ -118,7 +119,7 @@ Status Fitter::Check() const {
 Result<FitLine> Fitter::FitGemm(const std::string& what, const std::vector<ProductTime>& samples,
                                 GemmFit* fit) {
   MW_ASSIGN_OR_RETURN(const FlopsPerSecond peak, PeakOf(out_.profile, Precision::kBf16));
-  GemmFit model;
+  GemmFit model = *fit;
   const auto set = [&](const std::vector<double>& p) {
     model.max_efficiency = Number(p[0]);
     model.edge = Number(p[1]);
@@ -168,6 +169,7 @@ Status Fitter::Products() {
   for (const auto& [kind, samples] : groups) {
     if (samples.size() < kLeastProducts) continue;
     KernelGemm own{kind, {}};
+    own.fit.alignment = gpu.gemm.alignment;  // the grid has aligned shapes alone
     MW_ASSIGN_OR_RETURN(FitLine line, FitGemm("products of " + kind, samples, &own.fit));
     out_.lines.push_back(std::move(line));
     gpu.kernel_gemm.push_back(std::move(own));
@@ -205,12 +207,19 @@ Status Fitter::Attention() {
     out_.lines.push_back(residuals.Line(
         fmt::format("attention d {} {}", head_dim, backward ? "backward" : "forward")));
     std::erase_if(rates, [&](const AttentionRate& r) {
-      return r.head_dim == head_dim && r.backward == backward;
+      return r.head_dim == head_dim && r.backward == backward && !r.deterministic &&
+             r.precision == Precision::kBf16;
     });
-    rates.push_back({head_dim, backward, {FlopsPerSecond(rate), source_}, {half, source_}});
+    AttentionRate fitted;
+    fitted.head_dim = head_dim;
+    fitted.backward = backward;
+    fitted.rate = {FlopsPerSecond(rate), source_};
+    fitted.half_length = {half, source_};
+    rates.push_back(fitted);
   }
   std::sort(rates.begin(), rates.end(), [](const AttentionRate& a, const AttentionRate& b) {
-    return std::pair(a.head_dim, a.backward) < std::pair(b.head_dim, b.backward);
+    return std::tuple(a.precision, a.deterministic, a.head_dim, a.backward) <
+           std::tuple(b.precision, b.deterministic, b.head_dim, b.backward);
   });
   return Status::Ok();
 }

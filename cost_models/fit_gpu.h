@@ -14,7 +14,7 @@ namespace meshwright::cost {
 
 /// A product between other ops, its launch included.
 struct ProductTime {
-  GemmShape shape;
+  GemmShape shape;   ///< bf16; `accumulate` for gradients of weights
   std::string kind;  ///< "linear_weight_grad"; residuals are told by kind
   Seconds time;
 };

@@ -14,6 +14,12 @@ using nlohmann::json;
 constexpr char kFormat[] = "meshwright-gpu-samples";
 constexpr int64_t kVersion = 1;
 
+cost::GemmShape ShapeOf(int64_t m, int64_t n, int64_t k, const std::string& kind) {
+  cost::GemmShape shape{m, n, k};
+  shape.accumulate = kind == planner::ToString(planner::OpKind::kLinearWeightGrad);
+  return shape;
+}
+
 }  // namespace
 
 cost::GpuSamples ToGpuSamples(const runtime::GpuMeasurement& m) {
@@ -30,7 +36,8 @@ cost::GpuSamples ToGpuSamples(const runtime::GpuMeasurement& m) {
   out.context_memory = Bytes(m.context_bytes);
   out.library_memory = Bytes(m.library_bytes);
   for (const runtime::GpuProductSample& s : m.products) {
-    out.products.push_back({{s.m, s.n, s.k, 1}, planner::ToString(s.kind), Seconds(s.seconds)});
+    out.products.push_back({ShapeOf(s.m, s.n, s.k, planner::ToString(s.kind)),
+                            planner::ToString(s.kind), Seconds(s.seconds)});
   }
   for (const runtime::GpuAttentionSample& s : m.attention) {
     out.attention.push_back({s.shape.head_dim, s.shape.sequence, s.shape.causal, s.backward,
@@ -107,10 +114,9 @@ Result<cost::GpuSamples> ParseGpuSamples(const std::string& text, const std::str
     s.context_memory = Bytes(d.at("context_bytes").get<int64_t>());
     s.library_memory = Bytes(d.at("library_bytes").get<int64_t>());
     for (const json& p : d.at("products")) {
-      s.products.push_back(
-          {{p.at("m").get<int64_t>(), p.at("n").get<int64_t>(), p.at("k").get<int64_t>(), 1},
-           p.at("kind").get<std::string>(),
-           seconds(p, "seconds")});
+      s.products.push_back({ShapeOf(p.at("m").get<int64_t>(), p.at("n").get<int64_t>(),
+                                    p.at("k").get<int64_t>(), p.at("kind").get<std::string>()),
+                            p.at("kind").get<std::string>(), seconds(p, "seconds")});
     }
     for (const json& a : d.at("attention")) {
       s.attention.push_back({a.at("head_dim").get<int64_t>(), a.at("length").get<int64_t>(),

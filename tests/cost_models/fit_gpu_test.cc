@@ -19,6 +19,7 @@ DeviceProfile Base() {
   Result<DeviceProfile> profile = LoadDeviceProfile("h200-sxm");
   MW_CHECK(profile.ok());
   profile->gpu->kernels.clear();
+  profile->gpu->gemm.accumulation = {};
   return *profile;
 }
 
@@ -49,7 +50,7 @@ GpuSamples SamplesOf(const Truth& t) {
   for (const int64_t m : {512, 1024, 3072, 12288}) {
     for (const int64_t n : {1280, 2560, 7168}) {
       for (const int64_t k : {640, 2560, 10240}) {
-        const GemmShape shape{m, n, k, 1};
+        const GemmShape shape{m, n, k};
         s.products.push_back(
             {shape, m > 1024 ? "linear" : "linear_weight_grad",
              Seconds(t.launch) +
