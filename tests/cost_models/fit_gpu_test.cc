@@ -95,7 +95,7 @@ TEST(FitGpu, RecoversWhatTheMeasurementsWereMadeWith) {
   EXPECT_EQ(gpu.gemm.fit_rows.value, 36);
   EXPECT_EQ(gpu.gemm.max_efficiency.source.text, "a test");
   for (const AttentionRate& rate : gpu.attention) {
-    if (rate.head_dim != 128) continue;
+    if (rate.head_dim != 128 || rate.precision != Precision::kBf16) continue;
     EXPECT_NEAR(rate.rate.value.value(), truth.attention_rate, 0.01 * truth.attention_rate);
     EXPECT_NEAR(rate.half_length.value, truth.half_length, 0.05 * truth.half_length);
   }

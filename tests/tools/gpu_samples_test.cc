@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "topologies/text.h"
@@ -72,8 +73,12 @@ TEST(GpuSamples, ShippedProfileIsTheirFit) {
     near(a.attention[i].rate.value.value(), b.attention[i].rate.value.value(), "attention");
   }
   ASSERT_EQ(a.kernels.size(), b.kernels.size());
-  for (size_t i = 0; i < a.kernels.size(); ++i) {
-    near(a.kernels[i].efficiency.value, b.kernels[i].efficiency.value, a.kernels[i].kernel);
+  for (const cost::KernelFit& kernel : a.kernels) {  // not in the same order
+    const auto found =
+        std::find_if(b.kernels.begin(), b.kernels.end(),
+                     [&](const cost::KernelFit& k) { return k.kernel == kernel.kernel; });
+    ASSERT_NE(found, b.kernels.end()) << kernel.kernel;
+    near(kernel.efficiency.value, found->efficiency.value, kernel.kernel);
   }
   near(shipped->memory_efficiency.value, fitted->profile.memory_efficiency.value, "memory");
 }
