@@ -172,7 +172,9 @@ std::array<ItemCost, kLayerModes> StackStageCosts::Modes(const Split& split,
     }
     cost.backward_s = std::max(device, host) + skew;
     cost.weight_s = t.weight_s;
-    cost.saved_bytes = item.saved[m] * inputs_.stack.allocator.saved;
+    // A layer's input is one tensor, whatever the kernels are.
+    cost.saved_bytes =
+        item.saved[m] * (mode == LayerMode::kFull ? 1.0 : inputs_.stack.allocator.saved);
     cost.transient_bytes = item.transient;
     if (mode == LayerMode::kFull) {
       cost.transient_bytes +=

@@ -44,7 +44,7 @@ Status Refusal(const std::string& text) {
 TEST(DeviceProfile, ShippedOnesLoadAndRoundTrip) {
   EXPECT_THAT(ShippedProfileNames(),
               ElementsAre("a100-40", "a100-80", "a100-pcie-80", "b200", "gb200", "gb300",
-                          "h100-sxm", "h200-sxm", "h800", "l40s", "v100-16", "v100-32"));
+                          "h100-hbm2e", "h100-sxm", "h200-sxm", "h800", "l40s", "v100-16", "v100-32"));
   for (const std::string& name : ShippedProfileNames()) {
     const DeviceProfile profile = Load(name);
     EXPECT_EQ(profile.name, name);
