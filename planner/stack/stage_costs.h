@@ -108,6 +108,10 @@ class StageCosts {
 /// 2021).
 double InFlight(const Split& split, int64_t stage);
 
+/// Messages on the way while the pipeline fills and drains: the objective counts each for c. Only
+/// 2 (P - 1), also with virtual stages; simulation (pipeline.h) of equal stages gives 2 (P v - 1).
+double FillMessages(const Split& split);
+
 /// Adds up a stage.
 StageSums SumOf(const StageContent& content, const ItemTable& table);
 
