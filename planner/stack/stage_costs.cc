@@ -35,7 +35,7 @@ double InFlight(const Split& split, int64_t stage) {
 }
 
 double FillMessages(const Split& split) {
-  return 2 * D(split.pp - 1);
+  return 2 * D(split.pp * split.virtual_stages - 1);
 }
 
 StageSums SumOf(const StageContent& content, const ItemTable& table) {
