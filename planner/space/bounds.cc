@@ -141,7 +141,7 @@ double Bounds::Time(const Split& split, const std::vector<TableMinima>& minima) 
     message = LeastOf(minima, [](const auto& x) { return x.message_s; });
   }
   mean += v * exposed;
-  const double messages = 2 * (P - 1) * message;
+  const double messages = stack::FillMessages(split) * message;
   const double ceiling = std::ceil(layers_ / P);
   double end = kInfinity, fullest = kInfinity;
   const double steady = m - 1 / v;

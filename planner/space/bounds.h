@@ -5,7 +5,7 @@
 // planner/stack/stage_costs.h, c(i, g) the least forward + backward of item i on group g over the
 // allowed modes.
 //
-// Time. T = S + 2 (P-1) c + X with S = sum_p z(p), X = max_p [m t(p) - z(p) + e(p)].
+// Time. T = S + 2 (P v - 1) c + X with S = sum_p z(p), X = max_p [m t(p) - z(p) + e(p)].
 //   1. For weights L(p) >= 0 that sum to 1 a maximum is at least the weighted mean, so
 //      max_p t(p) >= sum_p L(p) t(p) >= A := sum_i min_g L(g) c(i, g) + v x (least exposed
 //      message). With L(g) ~ 1 / (all work on g) this is work / P on like devices.

@@ -72,7 +72,7 @@ double EqualStages::Price(const Split& split, const stack::ItemTable& table, siz
     most = std::max(most, m * times.t - times.z + costs.EndOfStep(split, sums));
     if (split.pp == 1) break;
   }
-  return sum + 2 * D(split.pp - 1) * table.message_s + most;
+  return sum + stack::FillMessages(split) * table.message_s + most;
 }
 
 std::optional<Solution> EqualStages::Best(const Split& split, double give_up, Counts& counts) {
@@ -80,7 +80,7 @@ std::optional<Solution> EqualStages::Best(const Split& split, double give_up, Co
   const double P = D(split.pp), v = D(split.virtual_stages), m = D(split.micro_batches);
   const double ends = table.embedding.forward_s + table.embedding.backward_s +
                       table.head.forward_s + table.head.backward_s;
-  const double messages = 2 * (P - 1) * table.message_s;
+  const double messages = stack::FillMessages(split) * table.message_s;
   double best = kInfinity;
   size_t best_mode = kLayerModes;
   for (size_t mode = 0; mode < kLayerModes; ++mode) {

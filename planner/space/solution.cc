@@ -44,7 +44,7 @@ Solution PriceSolution(const std::vector<DeviceGroup>& groups, const Tuple& tupl
     message = std::max(message, table.message_s);
     s.memory.push_back(costs.Memory(tuple.split, sums, stack::InFlight(tuple.split, p)));
   }
-  s.objective_s = sum + 2 * D(tuple.split.pp - 1) * message + most;
+  s.objective_s = sum + stack::FillMessages(tuple.split) * message + most;
   return s;
 }
 

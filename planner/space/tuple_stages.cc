@@ -58,7 +58,7 @@ TupleStages::TupleStages(const std::vector<DeviceGroup>& groups, const SpaceOpti
     exposed = std::min(exposed, place.table->exposed_message_s);
     message = std::max(message, place.table->message_s);
   }
-  messages_s_ = 2 * D(P() - 1) * message;
+  messages_s_ = stack::FillMessages(split()) * message;
   head_z_ = head / D(v());
   stage_z_ = exposed;
   least_z_.assign(S(layers() + 1), 0.0);

@@ -34,7 +34,7 @@ class TupleStages {
 
   /// m t - z >= Steady() t.
   double Steady() const;
-  /// 2 (P-1) c, seconds.
+  /// Messages of filling and draining, seconds.
   double messages_s() const { return messages_s_; }
   /// Least sum of z over stages from `stage` on when `used` layers lie before it, seconds.
   double LeastZ(int64_t stage, int64_t used) const;

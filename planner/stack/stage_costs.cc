@@ -34,6 +34,10 @@ double InFlight(const Split& split, int64_t stage) {
   return D(std::min(v * m, 2 * (split.pp - stage - 1) + (v - 1) * split.pp + 1)) / D(v);
 }
 
+double FillMessages(const Split& split) {
+  return 2 * D(split.pp * split.virtual_stages - 1);
+}
+
 StageSums SumOf(const StageContent& content, const ItemTable& table) {
   MW_CHECK(content.kinds.size() == table.layers.size());
   StageSums sums;

@@ -5,7 +5,7 @@
 // (collectives that nothing hides, and host time where it binds, included). With P stages, v
 // virtual stages and m micro-batches the objective of the search is
 //
-//   T = sum_p z(p) + 2 (P - 1) c + max_p [ m t(p) - z(p) + e(p) ]
+//   T = sum_p z(p) + 2 (P v - 1) c + max_p [ m t(p) - z(p) + e(p) ]
 //
 //   t = f + b + v x exposed messages      of one micro-batch on the stage
 //   z = t / v                             1F1B and interleaved
@@ -107,6 +107,10 @@ class StageCosts {
 /// stage, m); interleaved min(v m, 2 (pp - stage - 1) + (v - 1) pp + 1) / v (Narayanan et al.
 /// 2021).
 double InFlight(const Split& split, int64_t stage);
+
+/// Messages that a filling and a draining pipeline wait for, 2 (P v - 1): one to each next chunk,
+/// as the simulation of equal stages gives (pipeline.h).
+double FillMessages(const Split& split);
 
 /// Adds up a stage.
 StageSums SumOf(const StageContent& content, const ItemTable& table);

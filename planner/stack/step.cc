@@ -83,7 +83,7 @@ StepPrediction PredictStep(StackStageCosts& costs, const Split& split,
         costs.Memory(split, sums, InFlight(split, static_cast<int64_t>(p))));
   }
   StepParts& parts = prediction.parts;
-  parts.total = filling + 2 * static_cast<double>(split.pp - 1) * table.message_s + slowest;
+  parts.total = filling + FillMessages(split) * table.message_s + slowest;
   parts.work = work;
   parts.end = end;
   parts.bubble = parts.total - work - end;

@@ -2,11 +2,14 @@
 #include <benchmark/benchmark.h>
 #include <sys/resource.h>
 
+#include <cmath>
 #include <memory>
 
 #include "cost_models/device_profile.h"
 #include "planner/ir/load_model.h"
+#include "planner/space/finalists.h"
 #include "planner/space/find_splits.h"
+#include "planner/stack/pipeline.h"
 #include "planner/stack/stack_costs.h"
 #include "topologies/cluster_io.h"
 
@@ -67,7 +70,7 @@ double MemoryOf(const stack::StackStageCosts& costs) {
 void Whole(benchmark::State& state, const Scene& scene) {
   space::Certificate certificate;
   std::string best;
-  double seconds = 0.0;
+  double seconds = 0.0, gap = 0.0;
   for (auto _ : state) {
     state.PauseTiming();
     auto costs = CostsOf(scene);  // tables are priced within the search
@@ -88,7 +91,14 @@ void Whole(benchmark::State& state, const Scene& scene) {
     certificate = found->certificate;
     best = ShortName(found->best.front().tuple.split);
     seconds = found->best.front().objective_s;
+    state.PauseTiming();
+    const auto finalists = space::SimulateFinalists(
+        {{scene.profile, costs->get(), MemoryOf(**costs), 0}}, found->best);
+    if (!finalists.ok()) return state.SkipWithError(finalists.status().message().c_str());
+    for (const space::Finalist& f : *finalists) gap = std::max(gap, std::abs(f.gap));
+    state.ResumeTiming();
   }
+  state.counters["simulated_gap"] = gap;
   state.SetLabel(best);
   state.counters["step_s"] = seconds;
   state.counters["configurations"] = static_cast<double>(certificate.configurations);
@@ -112,6 +122,33 @@ WHOLE(MixtralOn64, "mixtral-8x7b", "dgx-h100", "h100-sxm", 64, 1024, 4096, true,
 WHOLE(DeepSeekV3On2048, "deepseek-v3", "dgx-h100", "h100-sxm", 2048, 15360, 4096, true, true);
 WHOLE(DeepSeekV3On2048Unlimited, "deepseek-v3", "dgx-h100", "h100-sxm", 2048, 15360, 4096, true,
       false);
+
+/// A step of MT-NLG 530B on 3,360 GPUs (Smith et al. 2022): tp 8, pp 35, dp 12, batch 1,920 in
+/// micro-batches of one; argument: virtual stages (3: batch 2,100, which the schedule needs).
+void SimulateStep(benchmark::State& state) {
+  stack::Split split;
+  split.tp = 8;
+  split.pp = 35;
+  split.virtual_stages = state.range(0);
+  split.dp = 12;
+  split.micro_batches = split.virtual_stages > 1 ? 175 : 160;
+  split.schedule = split.virtual_stages > 1 ? stack::Schedule::kInterleaved
+                                            : stack::Schedule::kOneForwardOneBackward;
+  stack::StagePasses stage;
+  stage.chunks.assign(static_cast<size_t>(split.virtual_stages), {0.011, 0.012, 0.011});
+  stage.end_s = 0.5;
+  const std::vector<stack::StagePasses> stages(35, stage);
+  int64_t nodes = 0;
+  for (auto _ : state) {
+    const auto run = stack::SimulatePipeline(split, stages, 1e-4);
+    if (!run.ok()) return state.SkipWithError(run.status().message().c_str());
+    nodes = run->nodes;
+  }
+  state.counters["nodes"] = static_cast<double>(nodes);
+  state.counters["nodes/s"] =
+      benchmark::Counter(static_cast<double>(nodes), benchmark::Counter::kIsIterationInvariantRate);
+}
+BENCHMARK(SimulateStep)->Arg(1)->Arg(3)->Unit(benchmark::kMillisecond);
 
 /// Llama-3-70B on 64 H100 and 64 A100: stages of unlike speed and memory.
 void Mixed(benchmark::State& state) {

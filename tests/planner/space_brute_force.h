@@ -111,7 +111,7 @@ class BruteForce {
     }
     double message = 0.0;
     for (const DeviceGroup* g : stages_) message = std::max(message, g->costs->Items(s).message_s);
-    const double messages = 2.0 * static_cast<double>(s.pp - 1) * message;
+    const double messages = stack::FillMessages(s) * message;
     double best = std::numeric_limits<double>::infinity();
     if (options_.mode_rule == ModeRule::kFree) {
       choices_.clear();

@@ -7,6 +7,7 @@
 #include "cost_models/device_profile.h"
 #include "planner/ir/load_model.h"
 #include "planner/space/bounds.h"
+#include "planner/space/finalists.h"
 #include "planner/space/find_splits.h"
 #include "planner/stack/stack_costs.h"
 #include "tests/planner/search_cases.h"
@@ -139,6 +140,30 @@ TEST_P(SpaceOnStack, BoundsDoNotChangeTheAnswer) {
   if (!found.ok()) return;
   EXPECT_NEAR(found->best.front().objective_s, best, 1e-9 * best);
   EXPECT_EQ(found->certificate.configurations, tuples);
+}
+
+TEST_P(SpaceOnStack, FinalistsAreSimulatedAndTheObjectiveIsNear) {
+  Scene scene = SceneOf(GetParam(), 64);
+  scene.options.top = 10;
+  const auto found = FindSplits(scene.groups, scene.options);
+  if (!found.ok()) {
+    EXPECT_EQ(found.status().code(), StatusCode::kInfeasible);
+    return;
+  }
+  const auto finalists = SimulateFinalists(scene.groups, found->best);
+  ASSERT_TRUE(finalists.ok()) << finalists.status().message();
+  ASSERT_EQ(finalists->size(), found->best.size());
+  for (size_t i = 0; i < finalists->size(); ++i) {
+    const Finalist& f = (*finalists)[i];
+    // Many chunks and few micro-batches leave the most out of the closed form.
+    EXPECT_NEAR(f.gap, 0.0, 0.2) << ShortName(f.solution.tuple.split);
+    if (i > 0) {
+      EXPECT_GE(f.simulated_s, (*finalists)[i - 1].simulated_s);
+    }
+    if (f.solution.tuple.split.pp == 1) {
+      EXPECT_NEAR(f.gap, 0.0, 1e-6);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SpaceOnStack,
