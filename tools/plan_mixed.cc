@@ -126,7 +126,7 @@ Status PlanMixed(const SplitOptions& split, const StackPlanOptions& options,
     groups.push_back({part.name, part.costs.get(), DeviceBytesOf(part.machine), part.gpus});
   }
   MW_ASSIGN_OR_RETURN(planner::space::SpaceOptions space,
-                      SpaceFor(split, parts.front().costs->inputs().stack, parts.front().machine));
+                      SpaceFor(split, parts.front().costs->inputs(), parts.front().machine));
   space.gpus.clear();
   space.top = static_cast<size_t>(options.top);
   for (const Part& part : parts) {

@@ -22,6 +22,9 @@ using planner::stack::Split;
 using planner::stack::StageContent;
 using planner::stack::StageMemory;
 
+constexpr int64_t kLeastShardTokens = 256;
+constexpr int64_t kMostMicroBatchTokens = 131'072;
+
 LinearFormat FormatOf(const std::string& name) {
   if (name == "fp16") return LinearFormat::kFp16;
   if (name == "fp8") return LinearFormat::kFp8;
@@ -132,8 +135,9 @@ Result<std::unique_ptr<planner::stack::StackStageCosts>> StackCostsFor(
 }
 
 Result<planner::space::SpaceOptions> SpaceFor(const SplitOptions& options,
-                                              const planner::stack::StackSpec& stack,
+                                              const planner::stack::CostInputs& inputs,
                                               const Machine& machine) {
+  const planner::stack::StackSpec& stack = inputs.stack;
   planner::space::SpaceOptions space;
   space.gpus = {machine.gpus};
   space.global_batch = *options.global_batch;
@@ -160,6 +164,10 @@ Result<planner::space::SpaceOptions> SpaceFor(const SplitOptions& options,
   MW_ASSIGN_OR_RETURN(const planner::stack::Fabric fabric,
                       planner::stack::FabricOf(machine.cluster));
   space.most_tp = fabric.domain_gpus;
+  space.most_cp =
+      std::max({int64_t{1}, inputs.sequence / kLeastShardTokens, options.cp.value_or(1)});
+  space.most_micro_batch = std::max(
+      {int64_t{1}, kMostMicroBatchTokens / inputs.sequence, options.micro_batch.value_or(1)});
   planner::space::Axes& held = space.held;
   held.tp = options.tp;
   held.cp = options.cp;
@@ -221,7 +229,8 @@ Result<Split> NamedSplit(const SplitOptions& options, planner::stack::StackStage
   split.schedule = ScheduleOf(options.schedule)
                        .value_or(split.virtual_stages > 1 ? Schedule::kInterleaved
                                                           : Schedule::kOneForwardOneBackward);
-  MW_ASSIGN_OR_RETURN(planner::space::SpaceOptions space, SpaceFor(options, stack, machine));
+  MW_ASSIGN_OR_RETURN(planner::space::SpaceOptions space,
+                      SpaceFor(options, costs.inputs(), machine));
   space.held = {};
   space.sequence_parallel_tied = false;
   space.offload_in_pipelines = true;

@@ -21,9 +21,10 @@ namespace meshwright::tools {
 Result<std::unique_ptr<planner::stack::StackStageCosts>> StackCostsFor(
     const SplitOptions& options, const planner::ModelSpec& model, const Machine& machine);
 
-/// What the stack offers, and the axes that the options hold.
+/// What the stack offers, and the axes that the options hold. Shards of the sequence below 256 tokens
+/// and micro-batches above 131,072 tokens are left out unless they are asked for: neither pays.
 Result<planner::space::SpaceOptions> SpaceFor(const SplitOptions& options,
-                                              const planner::stack::StackSpec& stack,
+                                              const planner::stack::CostInputs& inputs,
                                               const Machine& machine);
 
 /// Bytes that a rank may use: of the smallest device.

@@ -371,7 +371,11 @@ Status CheckGpuBuild() {
 Result<int> VisibleGpus() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess) return cuda::CudaStatus(error, "cudaGetDeviceCount", "no GPU");
+  if (error != cudaSuccess) {
+    return cuda::CudaStatus(
+        error, "cudaGetDeviceCount",
+        "no GPU can be used; check the driver, or run on CPU ranks (--device cpu)");
+  }
   return count;
 }
 

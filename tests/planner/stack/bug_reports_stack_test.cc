@@ -68,8 +68,9 @@ TEST(BugReports, B08FrozenWeightsNeedZero3AndSmallMicroBatches) {
   split.sharding = ShardingLevel::kZero3;
   const StageMemory sixteen = Fullest(m, split, LayerMode::kFull);
   EXPECT_GT(sixteen.total(), m.device_bytes);
-  // The layers' inputs alone: 2 x 2048 x 16 x 8192 x 80 B = 42.9 GB.
-  EXPECT_NEAR(sixteen.activations / kGB, 42.9, 2.0);
+  // The layers' inputs: 2 x 2048 x 16 x 8192 x 80 B = 42.9 GB; embedding and head keep some more.
+  EXPECT_GE(sixteen.activations / kGB, 42.9);
+  EXPECT_LE(sixteen.activations / kGB, 1.06 * 42.9);
   split.micro_batch = 4;
   EXPECT_LT(Fullest(m, split, LayerMode::kFull).total(), m.device_bytes);
   EXPECT_EQ(sixteen.optimizer, 0.0);
