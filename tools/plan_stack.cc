@@ -165,7 +165,13 @@ Status PlanStack(const SplitOptions& split, const StackPlanOptions& options,
   const Style& style = output.style();
   output.Text(CertificateText(found, style) + BestText(finalists, style));
   if (options.explain) {
-    output.Text(DecisionsText(RunnersUp(groups, space, best), style, &document));
+    std::vector<RunnerUp> runners = RunnersUp(groups, space, best);
+    for (RunnerUp& r : runners) {
+      if (!r.other) continue;
+      MW_ASSIGN_OR_RETURN(const std::vector<Finalist> other, SimulateFinalists(groups, {*r.other}));
+      r.loss = other.front().simulated_s / finalists.front().simulated_s - 1;
+    }
+    output.Text(DecisionsText(runners, style, &document));
   }
   if (options.front) {
     planner::space::FrontOptions front;
