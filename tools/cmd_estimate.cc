@@ -98,7 +98,7 @@ Status Estimate(const EstimateArguments& a, Output& output) {
   warnings.insert(warnings.end(), machine.cluster.warnings().begin(),
                   machine.cluster.warnings().end());
 
-  AddPrediction(prediction, &document);
+  AddPrediction(prediction, machine.profile, &document);
   document["fits"] = problems.empty();
   document["stages"] = StagesJson(plan, prediction, device_bytes);
   document["errors"] = problems;

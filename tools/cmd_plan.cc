@@ -112,7 +112,7 @@ void FillDocument(const SearchResult& found, const Machine& machine,
                   const std::vector<std::string>& warnings, nlohmann::json* document) {
   nlohmann::json& d = *document;
   const planner::Plan& plan = found.plans.front().plan;
-  AddPrediction(plan.prediction, &d);
+  AddPrediction(plan.prediction, machine.profile, &d);
   d["fits"] = true;
   d["split"] = SplitJson(plan);
   d["stages"] =

@@ -46,7 +46,7 @@ Status Simulate(const SimulateArguments& a, Output& output) {
 
   nlohmann::json& document = output.document();
   document["plan"] = SplitJson(plan);
-  AddPrediction(prediction, &document);
+  AddPrediction(prediction, profile, &document);
   document["stages"] = StagesJson(plan, prediction, device_bytes);
   document["simulated"] = {{"steps", a.steps},
                            {"events", evaluation.simulated.nodes},

@@ -12,6 +12,7 @@
 #include "planner/validate/summary.h"
 #include "tools/commands.h"
 #include "tools/table.h"
+#include "tools/validate_own.h"
 
 namespace meshwright::tools {
 namespace {
@@ -22,7 +23,7 @@ using planner::validate::MeasuredRow;
 using planner::validate::RowResult;
 
 struct ValidateArguments {
-  std::string rows, stack, profile, by = "source", fit, output, page;
+  std::string rows, stack, cluster, profile, by = "source", fit, output, page;
   bool complete = false, show_rows = false, all_rows = false, below_alone = false;
 };
 
@@ -266,11 +267,17 @@ Status Validate(const ValidateArguments& a, Output& output) {
     planner::validate::CaseMaker by_source(std::move(facts), {"", a.profile});
     return Fit(a, rows, by_source, output);
   }
-  planner::validate::CaseMaker maker(std::move(facts), {a.stack, a.profile});
+  const bool own = a.stack == "meshwright";
+  if (!own && !a.cluster.empty()) {
+    return InvalidInput("--cluster: only with --stack meshwright; others go by the gpu column");
+  }
+  planner::validate::CaseMaker maker(facts, {a.stack, a.profile});
+  OwnRows own_rows(std::move(facts), a.cluster, a.profile);
   std::vector<RowResult> results;
   for (const MeasuredRow& row : rows) {
     if (a.complete && row.Text("step_complete") != "1") continue;
-    MW_ASSIGN_OR_RETURN(RowResult result, PredictRow(maker, row));
+    MW_ASSIGN_OR_RETURN(RowResult result,
+                        own ? own_rows.Predict(row, output) : PredictRow(maker, row));
     document["rows"].push_back(RowJson(result));
     results.push_back(std::move(result));
   }
@@ -292,7 +299,11 @@ Command ValidateCommand() {
             options.Text("--rows", &arguments->rows, "FILE", "table of measured steps (CSV)");
             options.Require("--rows");
             options.Text("--stack", &arguments->stack, "NAME",
-                         "training stack of all rows; default: by source, else by their fields");
+                         "training stack of all rows (meshwright: our own runs); default: by "
+                         "source, else by their "
+                         "fields");
+            options.Text("--cluster", &arguments->cluster, "NAME",
+                         "with --stack meshwright: where the rows ran; default: by the gpu column");
             options.Text("--profile", &arguments->profile, "NAME",
                          "device profile of all rows; default: by the gpu column");
             options.Choice(

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tools/evaluate.h"
 #include "tools/table.h"
 
 namespace meshwright::tools {
@@ -123,6 +124,10 @@ std::string PredictionText(const Plan& plan, const Prediction& p,
   Table table({"", "", ""});
   table.Row(
       {"step time", SecondsText(p.step_time_s), "simulated with the profile " + profile.name});
+  if (profile.gpu) {
+    table.Row({"  within", fmt::format("{:.1f} %", 200 * kOwnStepDeviation),
+               "twice the deviation of 31 runs on H200s (cost_models/validation/own_h200.csv)"});
+  }
   table.Row({"tokens/s a GPU", NumberText(p.tokens_per_s_per_gpu),
              fmt::format("tokens of a step / step time / {} ranks", Thousands(plan.world_size()))});
   table.Row({"tokens/s",
@@ -210,9 +215,12 @@ json SplitJson(const Plan& plan) {
           {"padded_vocab", m.padded_vocab}};
 }
 
-void AddPrediction(const Prediction& p, json* document) {
+void AddPrediction(const Prediction& p, const cost::DeviceProfile& profile, json* document) {
   json& d = *document;
   d["step_time_s"] = p.step_time_s;
+  d["interval_s"] = profile.gpu ? json{p.step_time_s * (1 - 2 * kOwnStepDeviation),
+                                       p.step_time_s * (1 + 2 * kOwnStepDeviation)}
+                                : json();
   d["tokens_per_s_per_gpu"] = p.tokens_per_s_per_gpu;
   d["model_tflops_per_gpu"] = p.model_tflops_per_gpu;
   d["mfu"] = p.mfu > 0 ? json(p.mfu) : json();

@@ -35,7 +35,9 @@ nlohmann::json StagesJson(const planner::Plan& plan, const planner::Prediction& 
 nlohmann::json SplitJson(const planner::Plan& plan);
 /// `step_time_s`, `tokens_per_s_per_gpu`, `model_tflops_per_gpu`, `mfu` (null where the device has
 /// no stated peak), `bubble_fraction`, `peak_memory_bytes`.
-void AddPrediction(const planner::Prediction& prediction, nlohmann::json* document);
+/// With `interval_s` of the step on GPUs (kOwnStepDeviation); null on CPU ranks.
+void AddPrediction(const planner::Prediction& prediction, const cost::DeviceProfile& profile,
+                   nlohmann::json* document);
 
 /// Largest total of the stages; 0 for none.
 int64_t PeakBytes(const planner::Prediction& prediction);

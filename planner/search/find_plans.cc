@@ -69,7 +69,8 @@ class Search {
                 [&](size_t i) { errors[i] = Bound(records_[i]); });
     EvaluateInWaves();
     Count();
-    const auto best = search::BestRecords(records_, static_cast<size_t>(options_.top));
+    const size_t top = static_cast<size_t>(options_.top);
+    const auto best = search::BestRecords(records_, options_.predict ? top + kMoreFinalists : top);
     if (best.empty()) {
       for (size_t i = 0; i < records_.size(); ++i) {
         if (records_[i].outcome != Outcome::kNotJoined)
@@ -77,15 +78,23 @@ class Search {
       }
       return errors.front();
     }
+    const auto simulated = std::chrono::steady_clock::now();
+    double fastest = kNoBound;
     for (const Record* record : best) {
+      // The objective is a little below what simulation says where many chunks wait for one
+      // another: whatever could still win by its objective is simulated too.
+      if (kept_.size() >= top && record->seconds >= fastest) break;
       FoundPlan found;
       MW_ASSIGN_OR_RETURN(found.plan, search::PlanOf(context_, *record));
       found.objective_s = record->solution->parts.total;
       found.memory = record->solution->memory;
       kept_.push_back({std::move(found), record});
+      MW_RETURN_IF_ERROR(Simulate(kept_.back()));
+      fastest = std::min(fastest, kept_.back().time());
     }
-    const auto simulated = std::chrono::steady_clock::now();
-    MW_RETURN_IF_ERROR(Simulate());
+    std::stable_sort(kept_.begin(), kept_.end(),
+                     [](const Kept& a, const Kept& b) { return a.time() < b.time(); });
+    if (kept_.size() > top) kept_.resize(top);
     result_.counts.simulation_seconds = SecondsSince(simulated);
     Tell();
     MakeFront();
@@ -159,11 +168,12 @@ class Search {
     }
   }
 
-  /// Objective of the last of the best plans so far.
+  /// Objective beyond which nothing is kept: of the last of the best plans so far, and what
+  /// simulation may turn round.
   double WorstKept() const {
     const auto best = search::BestRecords(records_, static_cast<size_t>(options_.top));
     if (best.size() < static_cast<size_t>(options_.top)) return kNoBound;
-    return best.back()->seconds;
+    return best.back()->seconds * (options_.predict ? kSimulationSlack : 1.0);
   }
 
   void Count() {
@@ -176,19 +186,15 @@ class Search {
     }
   }
 
-  Status Simulate() {
+  Status Simulate(Kept& k) {
     if (!options_.predict) return Status::Ok();
-    for (Kept& k : kept_) {
-      auto prediction = options_.predict(k.found.plan);
-      if (!prediction.ok()) {
-        return prediction.status().WithContext("simulating " + ShortName(k.found.plan));
-      }
-      k.found.plan.prediction = std::move(prediction).value();
-      const double time = k.found.plan.prediction.step_time_s;
-      if (time > 0) k.found.gap = k.found.objective_s / time - 1;
+    auto prediction = options_.predict(k.found.plan);
+    if (!prediction.ok()) {
+      return prediction.status().WithContext("simulating " + ShortName(k.found.plan));
     }
-    std::stable_sort(kept_.begin(), kept_.end(),
-                     [](const Kept& a, const Kept& b) { return a.time() < b.time(); });
+    k.found.plan.prediction = std::move(prediction).value();
+    const double time = k.found.plan.prediction.step_time_s;
+    if (time > 0) k.found.gap = k.found.objective_s / time - 1;
     return Status::Ok();
   }
 
@@ -222,6 +228,8 @@ class Search {
   }
 
   static constexpr double kNoBound = 1e300;
+  static constexpr size_t kMoreFinalists = 20;
+  static constexpr double kSimulationSlack = 1.05;
   Context& context_;
   const SearchOptions& options_;
   std::vector<Record> records_;

@@ -51,6 +51,11 @@ const std::vector<Known>& KnownModels() {
 /// The shipped model that the row names, or nothing.
 std::optional<ModuleSpec> Shipped(const std::string& name) {
   const std::string lower = Lower(name);
+  const std::vector<std::string> shipped = ShippedModels();
+  if (std::find(shipped.begin(), shipped.end(), lower) != shipped.end()) {
+    const Result<ModelSpec> model = LoadModel(lower);
+    if (model.ok()) return model->modules.front();
+  }
   for (const Known& known : KnownModels()) {
     const bool all = std::all_of(known.parts.begin(), known.parts.end(),
                                  [&](std::string_view part) { return Contains(lower, part); });

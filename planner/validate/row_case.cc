@@ -347,6 +347,7 @@ Result<RowCase> CaseMaker::Make(const MeasuredRow& original) {
   MW_RETURN_IF_ERROR(ReadAxes(row, &out.split, &out.assumptions));
   MW_RETURN_IF_ERROR(ReadBatch(row, facts, &out.split, &out.assumptions));
   MW_ASSIGN_OR_RETURN(const GpuName gpu, NameOf(row));
+  out.cluster = gpu.cluster;
   const std::string profile = !options_.profile.empty() ? options_.profile
                               : !facts.profile.empty()  ? facts.profile
                                                         : gpu.profile;

@@ -41,6 +41,7 @@ struct CaseOptions {
 
 struct RowCase {
   std::string stack;
+  std::string cluster;  ///< shipped one with that GPU
   stack::CostInputs inputs;
   stack::Split split;
   stack::LayerMode mode = stack::LayerMode::kKeep;

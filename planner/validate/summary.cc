@@ -114,7 +114,7 @@ std::string GroupOf(const MeasuredRow& row) {
                      row.Text("gpus"));
 }
 
-Result<RowResult> PredictRow(CaseMaker& maker, const MeasuredRow& row) {
+Result<RowResult> MeasuredPart(const MeasuredRow& row) {
   RowResult result;
   result.id = row.id;
   result.source = row.Source();
@@ -128,6 +128,11 @@ Result<RowResult> PredictRow(CaseMaker& maker, const MeasuredRow& row) {
                                       row.id, row.line, **value));
     }
   }
+  return result;
+}
+
+Result<RowResult> PredictRow(CaseMaker& maker, const MeasuredRow& row) {
+  MW_ASSIGN_OR_RETURN(RowResult result, MeasuredPart(row));
   const Result<RowCase> made = maker.Make(row);
   if (!made.ok()) {
     if (made.status().code() == StatusCode::kInvalidInput) return made.status();

@@ -31,6 +31,9 @@ std::string GroupOf(const MeasuredRow& row);
 /// "model L.. h..": what is hidden from fits, or not, as a whole.
 std::string ModelGroupOf(const MeasuredRow& row);
 
+/// What a row states itself. kInvalidInput for measurements that are no numbers above 0.
+Result<RowResult> MeasuredPart(const MeasuredRow& row);
+
 /// Predicts a row. A cell that cannot be read is an error; a row that does not say enough is a
 /// result with a reason.
 Result<RowResult> PredictRow(CaseMaker& maker, const MeasuredRow& row);

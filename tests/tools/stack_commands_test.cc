@@ -1,6 +1,7 @@
 // estimate --stack, plan --stack, validate: happy paths, documents and refusals.
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/cli.h"
@@ -197,7 +198,44 @@ TEST_F(ValidateTest, DocumentHasRowsSummariesAndReasons) {
   EXPECT_EQ(d["choice"][0]["groups"], 1);
 }
 
+TEST_F(ValidateTest, OwnRunsArePredictedWithinTheirInterval) {
+  const CliResult result = Meshwright(
+      "validate --rows " MESHWRIGHT_SOURCE_DIR
+      "/cost_models/validation/own_h200.csv --stack meshwright --cluster h200-x2 --json");
+  ASSERT_EQ(result.exit, 0) << result.err;
+  const json d = result.Json();
+  double squares = 0;
+  double sum = 0;
+  double half_width = 0;
+  for (const json& row : d["rows"]) {
+    ASSERT_FALSE(row["predicted_step_s"].is_null()) << row;
+    const double step = row["predicted_step_s"].get<double>();
+    const double error = step / row["measured_step_s"].get<double>() - 1;
+    EXPECT_LE(std::abs(error), 0.08) << row["id"];
+    squares += error * error;
+    sum += std::abs(error);
+    half_width = row["interval"][1].get<double>() / step - 1;
+    if (row["measured_peak_gib"].is_null()) continue;
+    EXPECT_NEAR(row["predicted_peak_gib"].get<double>() / row["measured_peak_gib"].get<double>(), 1,
+                0.025)
+        << row["id"];
+  }
+  const double count = static_cast<double>(d["rows"].size());
+  EXPECT_GE(count, 31);
+  EXPECT_LE(sum / count, 0.04);
+  EXPECT_NEAR(2 * std::sqrt(squares / count), half_width, 0.002);
+}
+
 TEST_F(ValidateTest, BadTablesAreBadInput) {
+  const std::string own = " --stack meshwright";
+  EXPECT_EQ(Meshwright("validate --cluster h200-x2 --rows " + Write("rows.csv", kRows)).exit, 2);
+  const std::string bad =
+      "id,model,gpu,gpus,seq,micro_batch,global_batch,stage_layers\n"
+      "X-1,gpt2,H200,1,1024,1,1,six\n";
+  const CliResult layers = Meshwright("validate --rows " + Write("bad.csv", bad) + own);
+  EXPECT_EQ(layers.exit, 2);
+  EXPECT_THAT(layers.err, HasSubstr("stage_layers"));
+
   EXPECT_EQ(Meshwright("validate --rows /nowhere.csv").exit, 2);
   const CliResult ragged = Meshwright("validate --rows " + Write("ragged.csv", "id,model\nX-1\n"));
   EXPECT_EQ(ragged.exit, 2);

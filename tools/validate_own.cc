@@ -1,0 +1,129 @@
+#include "tools/validate_own.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "planner/lower/lower.h"
+#include "planner/lower/make_plan.h"
+#include "tools/evaluate.h"
+#include "tools/resolve.h"
+
+namespace meshwright::tools {
+namespace {
+
+using planner::stack::LayerMode;
+using planner::stack::LinearFormat;
+using planner::stack::ShardingLevel;
+using planner::validate::MeasuredRow;
+using planner::validate::RowCase;
+using planner::validate::RowResult;
+
+constexpr int64_t kVocabQuantum = 128;
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+
+/// "15 13": layers of each virtual stage; blank: even.
+Result<std::vector<int64_t>> StageLayers(const MeasuredRow& row) {
+  std::vector<int64_t> layers;
+  std::istringstream text(row.Text("stage_layers"));
+  for (int64_t n = 0; text >> n;) layers.push_back(n);
+  if (!text.eof()) {
+    return InvalidInput(
+        fmt::format("row {} (line {}), column stage_layers: found '{}'; allowed: whole numbers "
+                    "with spaces between them",
+                    row.id, row.line, row.Text("stage_layers")));
+  }
+  return layers;
+}
+
+Result<planner::SplitRequest> RequestOf(const RowCase& row) {
+  const planner::stack::Split& split = row.split;
+  planner::SplitRequest request;
+  request.tp = split.tp;
+  request.cp = split.cp;
+  request.ep = split.ep;
+  request.pp = split.pp;
+  request.dp = split.dp;
+  request.virtual_stages = split.virtual_stages;
+  request.micro_batch = split.micro_batch;
+  request.global_batch = split.micro_batch * split.micro_batches * split.dp;
+  request.sequence = row.inputs.sequence;
+  request.sequence_parallel = split.sequence_parallel;
+  request.device = topologies::DeviceKind::kGpu;
+  request.vocab_quantum = kVocabQuantum;
+  if (split.sharding > ShardingLevel::kZero1) {
+    return Unsupported("zero_dist_optimizer: stack meshwright has none and ZeRO-1");
+  }
+  if (split.sharding == ShardingLevel::kZero1) request.sharding = planner::Sharding::kZero1;
+  if (split.format != LinearFormat::kBf16 && split.format != LinearFormat::kFp32) {
+    return Unsupported("precision: stack meshwright has bf16 and fp32");
+  }
+  if (split.format == LinearFormat::kFp32) request.dtype = planner::DType::kF32;
+  if (row.mode == LayerMode::kSelective) request.recompute = {planner::Recompute::kSelective};
+  if (row.mode == LayerMode::kFull) request.recompute = {planner::Recompute::kFull};
+  return request;
+}
+
+Result<Evaluation> EvaluateRow(const MeasuredRow& row, const RowCase& made,
+                               const ClusterOptions& where, Output& output) {
+  MW_ASSIGN_OR_RETURN(planner::SplitRequest request, RequestOf(made));
+  MW_ASSIGN_OR_RETURN(request.layers, StageLayers(row));
+  planner::ModelSpec model;
+  model.name = row.Text("model");
+  model.modules = {made.inputs.module};
+  MW_ASSIGN_OR_RETURN(planner::Plan plan, planner::MakePlan(model, request));
+  MW_RETURN_IF_ERROR(planner::CheckSupported(plan));
+  MW_ASSIGN_OR_RETURN(const Machine machine, ResolveMachine(where, 0, output));
+  MW_RETURN_IF_ERROR(PlaceOn(machine.cluster, &plan));
+  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(machine.profile, plan.dtype));
+  return Evaluate(plan, machine.cluster, costs, {});
+}
+
+}  // namespace
+
+OwnRows::OwnRows(std::vector<planner::validate::SourceFacts> facts, std::string cluster,
+                 std::string profile)
+    : cluster_(std::move(cluster)),
+      profile_(std::move(profile)),
+      // Reads cells alone; its prices are not used.
+      maker_(std::move(facts), {"megatron", profile_}) {}
+OwnRows::~OwnRows() = default;
+
+Result<RowResult> OwnRows::Predict(const MeasuredRow& row, Output& output) {
+  MW_ASSIGN_OR_RETURN(RowResult result, planner::validate::MeasuredPart(row));
+  const Result<RowCase> made = maker_.Make(row);
+  if (!made.ok()) {
+    if (made.status().code() == StatusCode::kInvalidInput) return made.status();
+    result.reason = made.status().message();
+    return result;
+  }
+  result.stack = "meshwright";
+  result.split = ShortName(made->split);
+  result.assumptions = made->assumptions;
+  if (!cluster_.empty()) result.assumptions.push_back("run on cluster " + cluster_);
+  result.assumptions.push_back(
+      fmt::format("vocabulary padded to a multiple of {} x tp", kVocabQuantum));
+  ClusterOptions where;
+  where.cluster = cluster_.empty() ? made->cluster : cluster_;
+  where.profile = profile_;
+  where.gpus = made->split.ranks();
+  const Result<Evaluation> evaluated = EvaluateRow(row, *made, where, output);
+  if (!evaluated.ok()) {
+    if (evaluated.status().code() == StatusCode::kInvalidInput) return evaluated.status();
+    result.reason = evaluated.status().message();
+    return result;
+  }
+  const planner::Prediction& prediction = evaluated->simulated.prediction;
+  const double step = prediction.step_time_s;
+  result.predicted_step_s = step;
+  result.low_s = step * (1 - 2 * kOwnStepDeviation);
+  result.high_s = step * (1 + 2 * kOwnStepDeviation);
+  int64_t peak = 0;
+  for (const planner::MemoryBreakdown& m : prediction.memory) peak = std::max(peak, m.total());
+  result.predicted_peak_gib = static_cast<double>(peak) / kGiB;
+  return result;
+}
+
+}  // namespace meshwright::tools
