@@ -150,7 +150,7 @@ Result<planner::space::SpaceOptions> SpaceFor(const SplitOptions& options,
          {LinearFormat::kFp8, LinearFormat::kMxFp8, LinearFormat::kNvFp4}) {
       const bool offered =
           std::find(stack.formats.begin(), stack.formats.end(), format) != stack.formats.end();
-      if (offered && PeakOf(machine.profile, planner::stack::PrecisionOf(format)).ok()) {
+      if (offered && HasFormat(machine.profile, format)) {
         space.formats.push_back(format);
       }
     }

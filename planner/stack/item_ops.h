@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cost_models/collectives.h"
+#include "cost_models/device_profile.h"
 #include "cost_models/work.h"
 #include "planner/ir/model_spec.h"
 #include "planner/stack/split.h"
@@ -70,5 +71,7 @@ ItemOps HeadOps(const ItemContext& context);
 /// Bits of a linear layer's operands: 16 (bf16, fp16), 8, 4, 32.
 int BitsOf(LinearFormat format);
 cost::Precision PrecisionOf(LinearFormat format);
+/// Whether the device multiplies in that format.
+bool HasFormat(const cost::DeviceProfile& profile, LinearFormat format);
 
 }  // namespace meshwright::planner::stack

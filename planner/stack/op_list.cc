@@ -39,6 +39,12 @@ cost::Precision PrecisionOf(LinearFormat format) {
   return cost::Precision::kBf16;
 }
 
+bool HasFormat(const cost::DeviceProfile& profile, LinearFormat format) {
+  // Tensor cores that scale blocks of 32 elements came with those for fp4 (Blackwell).
+  if (format == LinearFormat::kMxFp8 && !PeakOf(profile, cost::Precision::kFp4).ok()) return false;
+  return PeakOf(profile, PrecisionOf(format)).ok();
+}
+
 namespace internal {
 namespace {
 

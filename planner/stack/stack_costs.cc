@@ -32,7 +32,7 @@ Result<std::unique_ptr<StackStageCosts>> StackStageCosts::Make(CostInputs inputs
 }
 
 bool StackStageCosts::Supports(LinearFormat format) const {
-  return PeakOf(inputs_.profile, PrecisionOf(format)).ok();
+  return HasFormat(inputs_.profile, format);
 }
 
 std::pair<int64_t, int64_t> StackStageCosts::SizeAndStride(const Split& split, Group group) {
