@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <sstream>
 #include <utility>
 
@@ -22,18 +23,25 @@ using planner::validate::RowCase;
 using planner::validate::RowResult;
 
 constexpr int64_t kVocabQuantum = 128;
+// Beyond these, programs of all ranks take minutes to lower and simulate.
+constexpr int64_t kMostRanks = 4096;
+constexpr int64_t kMostPasses = 100'000;  // micro-batches x chunks
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 /// "15 13": layers of each virtual stage; blank: even.
 Result<std::vector<int64_t>> StageLayers(const MeasuredRow& row) {
   std::vector<int64_t> layers;
   std::istringstream text(row.Text("stage_layers"));
-  for (int64_t n = 0; text >> n;) layers.push_back(n);
-  if (!text.eof()) {
-    return InvalidInput(
-        fmt::format("row {} (line {}), column stage_layers: found '{}'; allowed: whole numbers "
-                    "with spaces between them",
-                    row.id, row.line, row.Text("stage_layers")));
+  for (std::string word; text >> word;) {
+    int64_t n = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
+    if (error != std::errc() || end != word.data() + word.size()) {
+      return InvalidInput(
+          fmt::format("row {} (line {}), column stage_layers: found '{}'; allowed: whole numbers "
+                      "with spaces between them",
+                      row.id, row.line, row.Text("stage_layers")));
+    }
+    layers.push_back(n);
   }
   return layers;
 }
@@ -53,6 +61,17 @@ Result<planner::SplitRequest> RequestOf(const RowCase& row) {
   request.sequence_parallel = split.sequence_parallel;
   request.device = topologies::DeviceKind::kGpu;
   request.vocab_quantum = kVocabQuantum;
+  if (split.ranks() > kMostRanks) {
+    return Unsupported(fmt::format("gpus = {}; allowed with stack meshwright: at most {}",
+                                   split.ranks(), kMostRanks));
+  }
+  const int64_t passes = split.micro_batches * split.virtual_stages * split.pp;
+  if (passes > kMostPasses) {
+    return Unsupported(
+        fmt::format("micro-batches x pp x vpp = {}; allowed with stack meshwright: "
+                    "at most {}",
+                    passes, kMostPasses));
+  }
   if (split.sharding > ShardingLevel::kZero1) {
     return Unsupported("zero_dist_optimizer: stack meshwright has none and ZeRO-1");
   }
