@@ -11,7 +11,6 @@ namespace meshwright::runtime {
 namespace {
 
 using planner::DType;
-using planner::OpKind;
 using planner::TensorView;
 
 constexpr int64_t kRepetitions = 5;

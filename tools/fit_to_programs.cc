@@ -52,6 +52,7 @@ struct Reference {
 Result<double> MeasureStep(const Reference& reference) {
   constexpr int64_t kSkipped = 2;  // first touch of the arena
   constexpr int64_t kSteps = 32;
+  constexpr int kRounds = 3;  // other work comes in bursts longer than a round
   runtime::DataOptions options;
   options.vocab = 256;
   options.sequence = reference.plan.sequence;
@@ -59,11 +60,17 @@ Result<double> MeasureStep(const Reference& reference) {
   MW_ASSIGN_OR_RETURN(const auto data, runtime::OpenDataSource(options));
   runtime::RunOptions run;
   run.steps = kSkipped + kSteps;
-  MW_ASSIGN_OR_RETURN(const auto summaries, runtime::RunOnThreads(reference.programs, *data, run));
-  std::vector<double> times = summaries.front().step_times_s;
-  // Noise only adds; the best eighth leaves it out but for the luckiest step.
-  std::sort(times.begin() + kSkipped, times.end());
-  return times[kSkipped + kSteps / 8];
+  double least = 0.0;
+  for (int round = 0; round < kRounds; ++round) {
+    MW_ASSIGN_OR_RETURN(const auto summaries,
+                        runtime::RunOnThreads(reference.programs, *data, run));
+    std::vector<double> times = summaries.front().step_times_s;
+    // Noise only adds; the best eighth leaves it out but for the luckiest step.
+    std::sort(times.begin() + kSkipped, times.end());
+    const double time = times[kSkipped + kSteps / 8];
+    least = round == 0 ? time : std::min(least, time);
+  }
+  return least;
 }
 
 Result<Reference> RunReference(int64_t tp, int64_t dp) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "planner/space/legal.h"
@@ -15,7 +16,6 @@ namespace {
 
 using planner::stack::LayerMode;
 using planner::stack::LinearFormat;
-using planner::stack::RankOrder;
 using planner::stack::Schedule;
 using planner::stack::ShardingLevel;
 using planner::stack::Split;
@@ -50,7 +50,7 @@ std::optional<Schedule> ScheduleOf(const std::string& name) {
 }
 
 int64_t Whole(double bytes) {
-  return static_cast<int64_t>(bytes + 0.5);
+  return std::llround(bytes);
 }
 
 nlohmann::json MemoryJson(const StageMemory& m) {

@@ -107,9 +107,8 @@ std::optional<Solution> EqualStages::Best(const Split& split, double give_up, Co
   if (best_mode == kLayerModes || best > give_up * (1 + kRounding)) return std::nullopt;
   std::vector<StageContent> stages;
   for (int64_t p = 0; p < split.pp; ++p) stages.push_back(Content(split, best_mode, p));
-  return PriceSolution(groups_, {split, 0},
-                       std::vector<int64_t>(stages.size(), module_.layer_count() / split.pp),
-                       std::move(stages));
+  std::vector<int64_t> layers(stages.size(), module_.layer_count() / split.pp);
+  return PriceSolution(groups_, {split, 0}, std::move(layers), std::move(stages));
 }
 
 }  // namespace meshwright::planner::space

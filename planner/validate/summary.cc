@@ -41,7 +41,7 @@ ErrorSummary Summarize(const std::string& name, const std::vector<const RowResul
   s.bias /= n;
   std::sort(errors.begin(), errors.end());
   const auto at = [&](double share) {
-    return errors[static_cast<size_t>(share * static_cast<double>(errors.size() - 1) + 0.5)];
+    return errors[static_cast<size_t>(std::lround(share * static_cast<double>(errors.size() - 1)))];
   };
   s.median = at(0.5);
   s.p90 = at(0.9);
