@@ -258,6 +258,15 @@ Status Fit(const ValidateArguments& a, const std::vector<MeasuredRow>& rows,
 Status Validate(const ValidateArguments& a, Output& output) {
   nlohmann::json& document = output.document();
   document = {{"rows", nlohmann::json::array()}, {"errors", nlohmann::json::array()}};
+  const bool own = a.stack == "meshwright";
+  if (!own && !a.cluster.empty()) {
+    return InvalidInput("--cluster: only with --stack meshwright; others go by the gpu column");
+  }
+  if (own && !a.fit.empty()) {
+    return InvalidInput(
+        "--fit: stack meshwright has no factors to fit; its prices come from 'meshwright "
+        "calibrate'; allowed: --stack with one of cost_models/stacks");
+  }
   MW_ASSIGN_OR_RETURN(const std::string text, ReadTable(a.rows));
   MW_ASSIGN_OR_RETURN(const std::vector<MeasuredRow> rows,
                       planner::validate::ReadMeasuredRows(text, a.rows));
@@ -266,10 +275,6 @@ Status Validate(const ValidateArguments& a, Output& output) {
   if (!a.fit.empty()) {
     planner::validate::CaseMaker by_source(std::move(facts), {"", a.profile});
     return Fit(a, rows, by_source, output);
-  }
-  const bool own = a.stack == "meshwright";
-  if (!own && !a.cluster.empty()) {
-    return InvalidInput("--cluster: only with --stack meshwright; others go by the gpu column");
   }
   planner::validate::CaseMaker maker(facts, {a.stack, a.profile});
   OwnRows own_rows(std::move(facts), a.cluster, a.profile);

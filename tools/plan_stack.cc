@@ -27,29 +27,8 @@ using planner::stack::StackStageCosts;
 
 constexpr double kMostSeconds = 60.0;  // of one search; the certificate says what is left open
 
-/// The search goes by a closed formula of the pipeline, which leaves out where unlike chunks wait
-/// for one another. Of its best this many are simulated as long as they could still win.
+/// Of the best by the search's closed formula, so many may be simulated (BestFinalists).
 constexpr size_t kMostFinalists = 32;
-
-/// By simulated time, `shown` of them.
-Result<std::vector<Finalist>> FinalistsOf(const std::vector<DeviceGroup>& groups,
-                                          const std::vector<Solution>& best, size_t shown) {
-  std::vector<Finalist> finalists;
-  double fastest = 0.0;
-  for (const Solution& s : best) {
-    if (finalists.size() >= shown && s.objective_s >= fastest) break;
-    MW_ASSIGN_OR_RETURN(std::vector<Finalist> one, SimulateFinalists(groups, {s}));
-    const double time = one.front().simulated_s;
-    fastest = finalists.empty() ? time : std::min(fastest, time);
-    finalists.push_back(std::move(one.front()));
-  }
-  std::stable_sort(finalists.begin(), finalists.end(), [](const Finalist& a, const Finalist& b) {
-    return a.simulated_s < b.simulated_s;
-  });
-  if (finalists.size() > shown)
-    finalists.erase(finalists.begin() + static_cast<std::ptrdiff_t>(shown), finalists.end());
-  return finalists;
-}
 
 std::string BestText(const std::vector<Finalist>& best, const Style& style) {
   Table table(
@@ -168,7 +147,7 @@ Status PlanStack(const SplitOptions& split, const StackPlanOptions& options,
       {machine.cluster.name(), costs.get(), DeviceBytesOf(machine), 0}};
   MW_ASSIGN_OR_RETURN(const SpaceResult found, SearchOrExplain(groups, space, &document));
   MW_ASSIGN_OR_RETURN(const std::vector<Finalist> finalists,
-                      FinalistsOf(groups, found.best, shown));
+                      BestFinalists(groups, found.best, shown));
   const Solution& best = finalists.front().solution;
   const planner::stack::StepPrediction prediction =
       PredictStep(*costs, best.tuple.split, best.stages);

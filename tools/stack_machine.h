@@ -21,8 +21,9 @@ namespace meshwright::tools {
 Result<std::unique_ptr<planner::stack::StackStageCosts>> StackCostsFor(
     const SplitOptions& options, const planner::ModelSpec& model, const Machine& machine);
 
-/// What the stack offers, and the axes that the options hold. Shards of the sequence below 256 tokens
-/// and micro-batches above 131,072 tokens are left out unless they are asked for: neither pays.
+/// What the stack offers, and the axes that the options hold. Shards of the sequence below 256
+/// tokens and micro-batches above 131,072 tokens are left out unless they are asked for: neither
+/// pays.
 Result<planner::space::SpaceOptions> SpaceFor(const SplitOptions& options,
                                               const planner::stack::CostInputs& inputs,
                                               const Machine& machine);

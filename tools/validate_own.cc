@@ -108,7 +108,6 @@ OwnRows::OwnRows(std::vector<planner::validate::SourceFacts> facts, std::string 
       profile_(std::move(profile)),
       // Reads cells alone; its prices are not used.
       maker_(std::move(facts), {"megatron", profile_}) {}
-OwnRows::~OwnRows() = default;
 
 Result<RowResult> OwnRows::Predict(const MeasuredRow& row, Output& output) {
   MW_ASSIGN_OR_RETURN(RowResult result, planner::validate::MeasuredPart(row));

@@ -1,7 +1,6 @@
 // Measured rows of our own runs, predicted as plans: lowered, proven, simulated.
 #pragma once
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,7 +15,6 @@ class OwnRows {
   /// `cluster` and `profile` empty: by the gpu column.
   OwnRows(std::vector<planner::validate::SourceFacts> facts, std::string cluster,
           std::string profile);
-  ~OwnRows();
 
   /// As planner::validate::PredictRow.
   Result<planner::validate::RowResult> Predict(const planner::validate::MeasuredRow& row,

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "planner/space/stage_place.h"
+
 namespace meshwright::planner::space {
 namespace {
 
@@ -19,10 +21,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double D(int64_t value) {
   return static_cast<double>(value);
-}
-
-double PassesOf(const ItemCost& cost) {
-  return cost.forward_s + cost.backward_s;
 }
 
 template <typename F>

@@ -27,10 +27,6 @@ double D(int64_t value) {
   return static_cast<double>(value);
 }
 
-double PassesOf(const ItemCost& cost) {
-  return cost.forward_s + cost.backward_s;
-}
-
 class OptionFinder {
  public:
   OptionFinder(const StagePlace& place, const std::vector<int64_t>& layers, double most_y)
@@ -120,19 +116,8 @@ class OptionFinder {
 
   /// kLayerModes when no mode stays within the cap.
   size_t FastestMode(size_t kind, double cap) const {
-    size_t best = kLayerModes;
-    for (size_t mode = 0; mode < kLayerModes; ++mode) {
-      if (!Allowed(kind, mode, cap)) continue;
-      if (best == kLayerModes) {
-        best = mode;
-        continue;
-      }
-      const double a = PassesOf(Cost(kind, mode)), b = PassesOf(Cost(kind, best));
-      if (a < b || (a == b && Cost(kind, mode).saved_bytes < Cost(kind, best).saved_bytes)) {
-        best = mode;
-      }
-    }
-    return best;
+    return space::FastestMode(place_.table->layers[kind],
+                              [&](size_t mode) { return Allowed(kind, mode, cap); });
   }
 
   void SetAll(const std::vector<size_t>& modes) {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <numeric>
 
+#include "planner/space/stage_place.h"
+
 namespace meshwright::planner::space {
 namespace {
 
@@ -24,10 +26,6 @@ double D(int64_t value) {
 size_t S(int64_t value) {
   return static_cast<size_t>(value);
 }
-double PassesOf(const ItemCost& cost) {
-  return cost.forward_s + cost.backward_s;
-}
-
 }  // namespace
 
 TupleBound::TupleBound(const TupleStages& stages, const ModuleSpec& module, double give_up)

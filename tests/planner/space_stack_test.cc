@@ -164,6 +164,15 @@ TEST_P(SpaceOnStack, FinalistsAreSimulatedAndTheObjectiveIsNear) {
       EXPECT_NEAR(f.gap, 0.0, 1e-6);
     }
   }
+  const auto best = BestFinalists(scene.groups, found->best, 1);
+  ASSERT_TRUE(best.ok());
+  ASSERT_EQ(best->size(), 1U);
+  // Only solutions whose objective is not below the winner's time may have been left out.
+  for (const Finalist& f : *finalists) {
+    if (f.solution.objective_s < best->front().simulated_s) {
+      EXPECT_LE(best->front().simulated_s, f.simulated_s) << ShortName(f.solution.tuple.split);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SpaceOnStack,
