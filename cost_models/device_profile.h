@@ -188,7 +188,8 @@ struct CpuModel {
   std::vector<CpuGemmRate> gemm;                  ///< at least one for fp32 and one for fp64
   std::vector<CpuKernelRate> kernels;             ///< others: bounded by `core_memory_bandwidth`
   std::vector<CpuArithmeticRate> arithmetic;      ///< others: none; attention: as a product
-  Sourced<Seconds> collective_latency;            ///< core time of a rendezvous of two threads
+  Sourced<double> shared_core_efficiency;         ///< speed of ops where ranks share a core; ratio
+  Sourced<Seconds> collective_latency;            ///< core time of a meeting of two on shared cores
   Sourced<Seconds> collective_step;               ///< core time of each further member
   Sourced<BytesPerSecond> collective_bandwidth;   ///< of the bytes that a rank sends
   friend bool operator==(const CpuModel&, const CpuModel&) = default;

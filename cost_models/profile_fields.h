@@ -202,6 +202,8 @@ Status VisitCpu(A& archive, T& cpu) {
       archive.List("kernels", cpu.kernels, [](auto& a, auto& x) { return VisitCpuKernel(a, x); }));
   MW_RETURN_IF_ERROR(archive.List("arithmetic", cpu.arithmetic,
                                   [](auto& a, auto& x) { return VisitCpuKernel(a, x); }));
+  MW_RETURN_IF_ERROR(
+      archive.Value("shared_core_efficiency", cpu.shared_core_efficiency, Range{0.1, 1}, "ratio"));
   MW_RETURN_IF_ERROR(archive.Value("collective_latency", cpu.collective_latency, kTime));
   MW_RETURN_IF_ERROR(archive.Value("collective_step", cpu.collective_step, kTime));
   MW_RETURN_IF_ERROR(archive.Value("collective_bandwidth", cpu.collective_bandwidth, kRate));

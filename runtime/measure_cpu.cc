@@ -327,8 +327,7 @@ Status MeasureExecutor(CpuMeasurement* out) {
   out->member_core_s =
       std::max(core_of(large, kLarge, out->cores) - out->rendezvous_core_s, 0.0) / (kLarge - 2);
   MW_ASSIGN_OR_RETURN(const StepCost lone, MeasureStep(RoundProgram(2, 1, kRounds, kFew)));
-  const double latency = lone.wall_s / kRounds - copy_s - core_of(lone, 2, 1);
-  out->rendezvous_latency_s = std::max(latency, 0.0);
+  out->rendezvous_latency_s = std::max(lone.wall_s / kRounds - copy_s, 0.0);
   return Status::Ok();
 }
 

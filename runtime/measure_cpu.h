@@ -43,11 +43,13 @@ struct CpuMeasurement {
   double core_bytes_per_s = 0.0;     ///< of memory, read + write, one core alone
   double machine_bytes_per_s = 0.0;  ///< all cores at once
   double op_core_s = 0.0;            ///< time of a core that issuing and starting an op takes
-  double rendezvous_core_s =
-      0.0;                     ///< time of a core that a collective of two and its hand-overs take
+  /// Speed of ops when ranks share cores, over that of a rank with a core of its own.
+  double shared_core_efficiency = 1.0;
+  /// Time of a core that a collective of two and its hand-overs take among ranks that share cores.
+  double rendezvous_core_s = 0.0;
   double member_core_s = 0.0;  ///< more for every further member
-  double rendezvous_latency_s =
-      0.0;  ///< time of a lone collective of two in which no core works for it
+  /// Duration of a small collective of two ranks that have a core each.
+  double rendezvous_latency_s = 0.0;
 };
 
 /// Takes a few seconds. What counts in time of a core is read from the process's CPU clock, so that

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <thread>
 
+#include "runtime/rank_cores.h"
 #include "runtime/thread_communicator.h"
 
 namespace meshwright::runtime {
@@ -21,12 +22,14 @@ Result<std::vector<RunSummary>> RunOnThreads(const planner::Programs& programs, 
     shared.shadow->clock = std::make_shared<std::atomic<int64_t>>(0);
   }
   auto world = MakeThreadWorld(static_cast<int>(ranks), {options.deadline_s});
+  const RankCores cores(static_cast<int>(ranks));
   std::vector<std::optional<Result<RunSummary>>> results(ranks);
   std::vector<std::thread> threads;
   threads.reserve(ranks);
   try {
     for (size_t r = 0; r < ranks; ++r) {
       threads.emplace_back([&, r] {
+        cores.BindThisThread(static_cast<int>(r));
         results[r] = Execute(programs, static_cast<int>(r), *world[r], CpuKernels(), data, shared);
       });
     }

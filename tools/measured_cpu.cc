@@ -85,6 +85,7 @@ Result<MeasuredCpu> ToMeasuredCpu(const runtime::CpuMeasurement& measured,
   cpu.cores = Measured(int64_t{measured.cores}, source);
   cpu.core_memory_bandwidth = Measured(BytesPerSecond(measured.core_bytes_per_s), source);
   AddKernels(measured, source, &cpu);
+  cpu.shared_core_efficiency = Measured(measured.shared_core_efficiency, source);
   cpu.collective_latency = Measured(Seconds(measured.rendezvous_core_s), source);
   cpu.collective_step = Measured(Seconds(measured.member_core_s), source);
   cpu.collective_bandwidth = Measured(BytesPerSecond(MessageRate(measured)), source);

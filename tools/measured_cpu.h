@@ -24,11 +24,12 @@ Result<MeasuredCpu> ToMeasuredCpu(const runtime::CpuMeasurement& measured,
                                   const std::string& cpu_name);
 
 /// Corrects a measurement by small whole training programs, whose ops run between others (colder
-/// caches, more threads at once) than when they are timed alone. One program of a rank scales the
-/// rates of kernels, one with twice as many ranks as cores what a rendezvous takes of a core, one
-/// with a rank a core (two cores or more) its latency; each until simulated and measured step
-/// agree. A correction beyond a factor of 4 either way is refused: the machine was busy. Takes a
-/// second or two.
+/// caches, more threads at once) than when they are timed alone. Each moves one number until
+/// simulated and measured step agree: one rank the rates of kernels; four ranks a core, data
+/// parallel, the efficiency of shared cores; in groups of two and of four what a rendezvous and its
+/// further members take of a core; a rank a core (two cores or more) how long a rendezvous lasts
+/// there. A correction of kernels beyond a factor of 4 either way is refused: the machine was busy.
+/// Takes some seconds.
 Status FitToPrograms(const topologies::LocalMachine& machine, runtime::CpuMeasurement* measured);
 
 }  // namespace meshwright::tools

@@ -120,6 +120,11 @@ cost::Work CostWork(const RankProgram& program, const Block& block, const Op& op
   return work;
 }
 
+bool Prices::shared_cores() const {
+  const auto& cpu = model_->profile().cpu;
+  return cpu && static_cast<int64_t>(device_of_rank_.size()) > cpu->cores.value;
+}
+
 double Prices::OwnedShare(const RankProgram& program) const {
   return owned_share_[static_cast<size_t>(program.module)];
 }
@@ -144,6 +149,11 @@ NodePrice Prices::PriceOp(const RankProgram& program, const Block& block, const 
     scores.read = Bytes(ScoreBytes(op.attributes, WorkOf(block, op, program).dtype));
     price.time +=
         ToNanoseconds(std::min(whole.arithmetic, whole.memory) + model_->ExplainOp(scores).memory);
+  }
+  if (shared_cores()) {
+    // What a rank has in the caches of its core goes when another one has its turn.
+    price.time =
+        ToNanoseconds(ToSeconds(price.time) / model_->profile().cpu->shared_core_efficiency.value);
   }
   return price;
 }
@@ -172,9 +182,11 @@ NodePrice Prices::PriceThreads(const RankProgram& program, const Block& block, c
   move.read = Bytes(IsMessage(op.kind) ? bytes : bytes * n);
   move.written = Bytes(op.kind == OpKind::kReduceScatter ? bytes : move.read.value());
   const cost::OpPrice moved = model_->ExplainOp(move);
-  const Seconds on_core = moved.memory + cpu.collective_latency.value +
-                          static_cast<double>(n - 2) * cpu.collective_step.value;
-  const Seconds whole = on_core + path.local_latency;
+  const Seconds meeting = shared_cores() ? cpu.collective_latency.value : path.local_latency;
+  const Seconds whole =
+      moved.memory + meeting + static_cast<double>(n - 2) * cpu.collective_step.value;
+  // Ranks with cores of their own wait for each other's wake-up: nobody lacks that core.
+  const Seconds on_core = shared_cores() ? whole : moved.memory;
   NodePrice price;
   price.time = ToNanoseconds(whole);
   price.core_milli = whole.value() > 0 ? std::max(1, Milli(on_core / whole)) : 0;

@@ -34,6 +34,8 @@ class Prices {
   const cost::CostModel& model() const { return *model_; }
   const topologies::Cluster& cluster() const { return *cluster_; }
   bool on_cpu() const { return model_->profile().cpu.has_value(); }
+  /// More CPU ranks than cores, which then have `shared_core_efficiency`.
+  bool shared_cores() const;
   /// Global device of a rank.
   int DeviceOf(int32_t rank) const { return device_of_rank_[static_cast<size_t>(rank)]; }
 
@@ -50,8 +52,9 @@ class Prices {
   /// GPUs: cost::CostModel::ExplainCollective. CPU ranks that are threads of one host: the member
   /// that arrives last moves all bytes and wakes the others, so with n members
   ///   time = bytes moved / rate of the kernel "all_reduce", "all_gather", "reduce_scatter", "send"
-  ///          + collective_latency + (n - 2) collective_step      (on a core)
-  ///          + latency of the path                               (nobody's core)
+  ///          + collective_latency, of a core, when there are more ranks than cores, else the
+  ///            latency of the path, when nobody lacks the core
+  ///          + (n - 2) collective_step
   /// where S bytes are moved 2 n times by an all-reduce or all-gather, n + 1 times by a
   /// reduce-scatter (a member keeps 1/n of it) and twice by a message.
   NodePrice PriceCommunication(const RankProgram& program, const Block& block, const Op& op,

@@ -26,6 +26,7 @@ inline DeviceProfile InventedCpu() {
               {Precision::kFp64, 512, 512, 512, Invented(FlopsPerSecond(20e9))}};
   cpu.kernels = {{"softmax", Precision::kFp32, Invented(BytesPerSecond(2e9))}};
   cpu.arithmetic = {{"attention", Precision::kFp32, Invented(FlopsPerSecond(5e9))}};
+  cpu.shared_core_efficiency = Invented(1.0);
   cpu.collective_latency = Invented(Seconds(5e-6));
   cpu.collective_step = Invented(Seconds(1e-6));
   cpu.collective_bandwidth = Invented(BytesPerSecond(4e9));

@@ -1,9 +1,13 @@
-// Predicted beside measured step time of twelve plans on this machine's CPU ranks: measures the
-// machine, predicts, runs, prints. Meant for a machine with nothing else to do.
+// Predicted beside measured step time of twelve plans on this machine's CPU ranks. In each of
+// several rounds it measures the machine, predicts and runs every plan, since a shared machine
+// changes its speed within minutes; it tells medians, and the order of the pairs that every round
+// put in the same order. Meant for a machine with nothing else to do.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -77,74 +81,100 @@ Result<double> MeasureSeconds(const planner::Plan& plan, const planner::Programs
   return times[10];
 }
 
+/// Predicted and measured step times of one case, an entry a round.
 struct Row {
-  double predicted_s = 0.0;
-  double measured_s = 0.0;
+  std::vector<double> predicted_s;
+  std::vector<double> measured_s;
 };
 
-Result<Row> RunCase(const Case& c, topologies::CpuHostOptions host, const cost::CostModel& costs) {
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+Status RunCase(const Case& c, topologies::CpuHostOptions host, const cost::CostModel& costs,
+               Row* row) {
   MW_ASSIGN_OR_RETURN(const planner::Plan plan, PlanOf(c));
   MW_ASSIGN_OR_RETURN(const planner::Programs programs, planner::Lower(plan));
   host.ranks = static_cast<int>(plan.world_size());
   MW_ASSIGN_OR_RETURN(const auto cluster, topologies::CpuCluster(host));
   MW_ASSIGN_OR_RETURN(const planner::Prices prices, planner::MakePrices(plan, cluster, costs));
   MW_ASSIGN_OR_RETURN(const auto simulated, planner::Predict(plan, programs, prices));
-  Row row;
-  row.predicted_s = simulated.prediction.step_time_s;
-  MW_ASSIGN_OR_RETURN(row.measured_s, MeasureSeconds(plan, programs));
-  fmt::print("{:<10} {:<36} S{:<4} {:9.3f} {:9.3f} {:6.2f}\n", c.model, ShortName(plan), c.sequence,
-             row.predicted_s * 1e3, row.measured_s * 1e3, row.predicted_s / row.measured_s);
-  std::fflush(stdout);
-  return row;
+  MW_ASSIGN_OR_RETURN(const double measured_s, MeasureSeconds(plan, programs));
+  row->predicted_s.push_back(simulated.prediction.step_time_s);
+  row->measured_s.push_back(measured_s);
+  return Status::Ok();
 }
 
-Status Run() {
+/// One round: measures the machine as it is now, then predicts and runs every case.
+Status RunRound(std::vector<Row>* rows) {
   MW_ASSIGN_OR_RETURN(const topologies::LocalMachine machine, topologies::ProbeLocalMachine());
   MW_ASSIGN_OR_RETURN(runtime::CpuMeasurement measured, runtime::MeasureCpu({}));
-  const auto tell = [&](const char* when) {
-    fmt::print(
-        "{}: {} cores; {:.2f} us an op, {:.1f} us a rendezvous, {:.1f} us a further member, "
-        "latency {:.1f} us\n",
-        when, measured.cores, measured.op_core_s * 1e6, measured.rendezvous_core_s * 1e6,
-        measured.member_core_s * 1e6, measured.rendezvous_latency_s * 1e6);
-  };
-  tell("alone");
   MW_RETURN_IF_ERROR(tools::FitToPrograms(machine, &measured));
-  tell("in programs");
+  fmt::print("{} cores; {:.2f} us an op, {:.1f} us a rendezvous, {:.1f} us a further member\n",
+             measured.cores, measured.op_core_s * 1e6, measured.rendezvous_core_s * 1e6,
+             measured.member_core_s * 1e6);
+  std::fflush(stdout);
   MW_ASSIGN_OR_RETURN(const auto cpu, tools::ToMeasuredCpu(measured, machine, "this machine"));
   MW_ASSIGN_OR_RETURN(
       const auto costs,
       cost::CostModel::Make(cpu.profile, {{cost::Precision::kFp32, cost::Precision::kFp64}}));
-  fmt::print("{:<10} {:<42} {:>9} {:>9} {:>6}\n", "model", "plan", "predicted", "measured",
-             "ratio");
-  std::vector<Row> rows;
-  for (const Case& c : kCases) {
-    MW_ASSIGN_OR_RETURN(const Row row, RunCase(c, cpu.host, costs));
-    rows.push_back(row);
+  for (size_t i = 0; i < std::size(kCases); ++i) {
+    MW_RETURN_IF_ERROR(RunCase(kCases[i], cpu.host, costs, &(*rows)[i]));
   }
-  // Steps closer than a twentieth are as likely to change places from run to run.
+  return Status::Ok();
+}
+
+Status PrintRow(const Case& c, const Row& row, double* ratio) {
+  MW_ASSIGN_OR_RETURN(const planner::Plan plan, PlanOf(c));
+  const auto [least, most] = std::minmax_element(row.measured_s.begin(), row.measured_s.end());
+  *ratio = Median(row.predicted_s) / Median(row.measured_s);
+  fmt::print("{:<10} {:<36} S{:<4} {:9.3f} {:9.3f} {:6.2f}  {:8.3f} to {:.3f}\n", c.model,
+             ShortName(plan), c.sequence, Median(row.predicted_s) * 1e3,
+             Median(row.measured_s) * 1e3, *ratio, *least * 1e3, *most * 1e3);
+  return Status::Ok();
+}
+
+/// Whether every round measured the same one of the two as faster, and the medians differ enough.
+bool OrderIsCertain(const Row& a, const Row& b) {
   constexpr double kTie = 0.05;
+  if (std::abs(Median(a.measured_s) / Median(b.measured_s) - 1) < kTie) return false;
+  int faster = 0;
+  for (size_t r = 0; r < a.measured_s.size(); ++r) faster += a.measured_s[r] < b.measured_s[r];
+  return faster == 0 || faster == static_cast<int>(a.measured_s.size());
+}
+
+Status Run(int rounds) {
+  std::vector<Row> rows(std::size(kCases));
+  for (int r = 0; r < rounds; ++r) MW_RETURN_IF_ERROR(RunRound(&rows));
+  fmt::print("{:<10} {:<42} {:>9} {:>9} {:>6}  {}\n", "model", "plan", "predicted", "measured",
+             "ratio", "ms, medians and range of the rounds");
   int within = 0, ordered = 0, pairs = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const double ratio = rows[i].predicted_s / rows[i].measured_s;
+    double ratio = 0.0;
+    MW_RETURN_IF_ERROR(PrintRow(kCases[i], rows[i], &ratio));
     within += ratio > 0.7 && ratio < 1.3 ? 1 : 0;
     for (size_t j = 0; j < i; ++j) {
-      if (std::abs(rows[i].measured_s / rows[j].measured_s - 1) < kTie) continue;
+      if (!OrderIsCertain(rows[i], rows[j])) continue;
       ++pairs;
-      const bool predicted = rows[i].predicted_s < rows[j].predicted_s;
-      ordered += predicted == (rows[i].measured_s < rows[j].measured_s) ? 1 : 0;
+      const bool predicted = Median(rows[i].predicted_s) < Median(rows[j].predicted_s);
+      ordered += predicted == (rows[i].measured_s[0] < rows[j].measured_s[0]) ? 1 : 0;
     }
   }
-  fmt::print("{} of {} within 30 %; {} of {} pairs that differ by 5 % or more in the right order\n",
-             within, rows.size(), ordered, pairs);
+  fmt::print(
+      "{} of {} within 30 %; {} of {} pairs that differ by 5 % or more, in the same order in all "
+      "{} rounds, ordered right\n",
+      within, rows.size(), ordered, pairs, rounds);
   return Status::Ok();
 }
 
 }  // namespace
 }  // namespace meshwright
 
-int main() {
-  const meshwright::Status status = meshwright::Run();
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 5;
+  const meshwright::Status status = meshwright::Run(std::max(rounds, 1));
   if (!status.ok()) fmt::print(stderr, "{}\n", status.message());
   return meshwright::ExitCode(status);
 }

@@ -108,26 +108,59 @@ TEST(Prices, GpuOpsCostWhatTheCostModelSays) {
   EXPECT_GT(products, 8);
 }
 
-TEST(Prices, CpuCollectiveMovesAllBytesOnOneCore) {
+/// Price of an all-reduce of 1,000 elements of four CPU ranks on `cores` cores.
+NodePrice AllReduceOfFour(int64_t cores) {
   const Plan plan = PlanOf(DeepGpt(), Request(4, 1, 1, DType::kF32));
   cost::DeviceProfile profile = cost::InventedCpu();
+  profile.cpu->cores.value = cores;
   profile.cpu->kernels.push_back(
       {"all_reduce", cost::Precision::kFp32, cost::Invented(BytesPerSecond(2e9))});
-  const Prices prices = PricesOf(plan, CpuRanks(4, 2), ModelOf(profile, {cost::Precision::kFp32}));
+  const Prices prices = PricesOf(plan, CpuRanks(4, static_cast<int>(cores)),
+                                 ModelOf(profile, {cost::Precision::kFp32}));
   RankProgram program;
   Block block;
   block.tensors = {{"x", DType::kF32, {1000}, Region::kScratch, 0}};
   Op op;
   op.kind = OpKind::kAllReduce;
   op.operands = {{0, Access::kReadWrite}};
-  const auto path = prices.PathOf(std::array<int32_t, 4>{0, 1, 2, 3});
-  ASSERT_TRUE(path.ok()) << path.status().message();
-  const NodePrice price = prices.PriceCommunication(program, block, op, *path);
-  // 4 members read and written, 4000 bytes each, at 2 GB/s; 5 us + 2 further members of 1 us; 3 us
-  // path.
-  const double on_core = 8 * 4000 / 2e9 + 5e-6 + 2e-6;
-  EXPECT_NEAR(static_cast<double>(price.time.value()), (on_core + 3e-6) * 1e9, 2);
-  EXPECT_NEAR(price.core_milli, 1000 * on_core / (on_core + 3e-6), 1);
+  return prices.PriceCommunication(program, block, op,
+                                   prices.PathOf(std::array<int32_t, 4>{0, 1, 2, 3}).value());
+}
+
+// 4 members read and written, 4000 bytes each, at 2 GB/s; 2 further members of 1 us.
+constexpr double kMovedSeconds = 8 * 4000 / 2e9;
+constexpr double kFurtherSeconds = 2e-6;
+
+TEST(Prices, CpuCollectiveOnSharedCoresTakesACoreAllTheTime) {
+  const NodePrice price = AllReduceOfFour(2);
+  EXPECT_NEAR(static_cast<double>(price.time.value()),
+              (kMovedSeconds + 5e-6 + kFurtherSeconds) * 1e9, 2);
+  EXPECT_EQ(price.core_milli, 1000);
+}
+
+TEST(Prices, CpuCollectiveOnOwnCoresTakesTheLatencyOfThePath) {
+  const NodePrice price = AllReduceOfFour(4);
+  const double seconds = kMovedSeconds + 3e-6 + kFurtherSeconds;
+  EXPECT_NEAR(static_cast<double>(price.time.value()), seconds * 1e9, 2);
+  EXPECT_NEAR(price.core_milli, 1000 * kMovedSeconds / seconds, 1);
+}
+
+TEST(Prices, CpuOpsAreSlowerOnSharedCores) {
+  const Plan plan = PlanOf(DeepGpt(), Request(4, 1, 1, DType::kF32));
+  const Programs programs = Lowered(plan);
+  const auto sum = [&](int64_t cores) {
+    cost::DeviceProfile profile = cost::InventedCpu();
+    profile.cpu->cores.value = cores;
+    profile.cpu->shared_core_efficiency.value = 0.8;
+    const Prices prices = PricesOf(plan, CpuRanks(4, static_cast<int>(cores)),
+                                   ModelOf(profile, {cost::Precision::kFp32}));
+    double seconds = 0;
+    for (const auto& block : prices.PriceBlocks(programs.programs.front())) {
+      for (const NodePrice& price : block) seconds += ToSeconds(price.time).value();
+    }
+    return seconds;
+  };
+  EXPECT_NEAR(sum(4) / sum(2), 0.8, 1e-3);
 }
 
 TEST(Prices, ZeroOneCountsTheOwnedShareOfBuckets) {
