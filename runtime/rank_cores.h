@@ -2,17 +2,18 @@
 #pragma once
 
 #include <memory>
+#include <vector>
+
+#include "planner/ir/program.h"
 
 namespace meshwright::runtime {
 
-/// Shares the cores that this process may use out to `ranks` ranks, neighbours near each other, so
-/// that each has cores of its own. The kernel's scheduler moves a thread that is woken to the core
-/// of who woke it; two ranks that talk often then end up on one core while another idles, and a
-/// step takes twice as long. With more ranks than cores nothing is bound: the scheduler balances
-/// better than fixed places do. Ranks that are processes are left to their launcher.
+/// Binds ranks that are threads of this process to the cores that it may use, as
+/// planner::CorePlacesOf says, neighbours near each other. Ranks that are processes are left to
+/// their launcher.
 class RankCores {
  public:
-  explicit RankCores(int ranks);
+  explicit RankCores(const std::vector<planner::RankBinding>& ranks);
   ~RankCores();
   RankCores(const RankCores&) = delete;
   RankCores& operator=(const RankCores&) = delete;
@@ -24,6 +25,7 @@ class RankCores {
  private:
   struct Places;
   std::unique_ptr<Places> places_;  ///< null: nothing is bound
+  std::vector<int> place_of_;       ///< by rank
 };
 
 }  // namespace meshwright::runtime

@@ -22,7 +22,7 @@ Result<std::vector<RunSummary>> RunOnThreads(const planner::Programs& programs, 
     shared.shadow->clock = std::make_shared<std::atomic<int64_t>>(0);
   }
   auto world = MakeThreadWorld(static_cast<int>(ranks), {options.deadline_s});
-  const RankCores cores(static_cast<int>(ranks));
+  const RankCores cores(programs.ranks);
   std::vector<std::optional<Result<RunSummary>>> results(ranks);
   std::vector<std::thread> threads;
   threads.reserve(ranks);

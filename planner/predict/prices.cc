@@ -120,11 +120,6 @@ cost::Work CostWork(const RankProgram& program, const Block& block, const Op& op
   return work;
 }
 
-bool Prices::shared_cores() const {
-  const auto& cpu = model_->profile().cpu;
-  return cpu && static_cast<int64_t>(device_of_rank_.size()) > cpu->cores.value;
-}
-
 double Prices::OwnedShare(const RankProgram& program) const {
   return owned_share_[static_cast<size_t>(program.module)];
 }
@@ -150,7 +145,7 @@ NodePrice Prices::PriceOp(const RankProgram& program, const Block& block, const 
     price.time +=
         ToNanoseconds(std::min(whole.arithmetic, whole.memory) + model_->ExplainOp(scores).memory);
   }
-  if (shared_cores()) {
+  if (PlacesOf(program) != CorePlaces::kOwn) {
     // What a rank has in the caches of its core goes when another one has its turn.
     price.time =
         ToNanoseconds(ToSeconds(price.time) / model_->profile().cpu->shared_core_efficiency.value);
@@ -182,11 +177,15 @@ NodePrice Prices::PriceThreads(const RankProgram& program, const Block& block, c
   move.read = Bytes(IsMessage(op.kind) ? bytes : bytes * n);
   move.written = Bytes(op.kind == OpKind::kReduceScatter ? bytes : move.read.value());
   const cost::OpPrice moved = model_->ExplainOp(move);
-  const Seconds meeting = shared_cores() ? cpu.collective_latency.value : path.local_latency;
-  const Seconds whole =
-      moved.memory + meeting + static_cast<double>(n - 2) * cpu.collective_step.value;
-  // Ranks with cores of their own wait for each other's wake-up: nobody lacks that core.
-  const Seconds on_core = shared_cores() ? whole : moved.memory;
+  const CorePlaces places = PlacesOf(program);
+  const Seconds members = moved.memory + static_cast<double>(n - 2) * cpu.collective_step.value;
+  const bool apart =
+      places == CorePlaces::kOwn || (places == CorePlaces::kPipeline && !IsMessage(op.kind));
+  const Seconds whole = members + (apart ? path.local_latency : cpu.collective_latency.value);
+  // While a rank waits for the core of another to wake up, its own is free.
+  const Seconds on_core = places == CorePlaces::kOwn
+                              ? moved.memory
+                              : std::min(whole, members + cpu.collective_latency.value);
   NodePrice price;
   price.time = ToNanoseconds(whole);
   price.core_milli = whole.value() > 0 ? std::max(1, Milli(on_core / whole)) : 0;
@@ -309,6 +308,9 @@ Result<Prices> MakePrices(const Plan& plan, const topologies::Cluster& cluster,
                                     model.profile().name, cost::ToString(precision)));
   }
   for (const ModulePlan& m : plan.modules) {
+    const auto& cpu = model.profile().cpu;
+    prices.places_.push_back(cpu ? CorePlacesOf(world, m.tp, m.dp, cpu->cores.value)
+                                 : CorePlaces::kOwn);
     const bool sharded = m.sharding == Sharding::kZero1;
     prices.owned_share_.push_back(sharded ? 1.0 / static_cast<double>(m.dp) : 1.0);
   }

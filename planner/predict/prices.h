@@ -10,6 +10,7 @@
 #include "cost_models/collectives.h"
 #include "cost_models/cost_model.h"
 #include "cost_models/work.h"
+#include "planner/ir/core_places.h"
 #include "planner/ir/plan.h"
 #include "planner/ir/program.h"
 #include "topologies/cluster.h"
@@ -34,8 +35,6 @@ class Prices {
   const cost::CostModel& model() const { return *model_; }
   const topologies::Cluster& cluster() const { return *cluster_; }
   bool on_cpu() const { return model_->profile().cpu.has_value(); }
-  /// More CPU ranks than cores, which then have `shared_core_efficiency`.
-  bool shared_cores() const;
   /// Global device of a rank.
   int DeviceOf(int32_t rank) const { return device_of_rank_[static_cast<size_t>(rank)]; }
 
@@ -52,8 +51,8 @@ class Prices {
   /// GPUs: cost::CostModel::ExplainCollective. CPU ranks that are threads of one host: the member
   /// that arrives last moves all bytes and wakes the others, so with n members
   ///   time = bytes moved / rate of the kernel "all_reduce", "all_gather", "reduce_scatter", "send"
-  ///          + collective_latency, of a core, when there are more ranks than cores, else the
-  ///            latency of the path, when nobody lacks the core
+  ///          + what the meeting takes (CorePlacesOf): collective_latency of a core where the ranks
+  ///            share one, else the latency of the path
   ///          + (n - 2) collective_step
   /// where S bytes are moved 2 n times by an all-reduce or all-gather, n + 1 times by a
   /// reduce-scatter (a member keeps 1/n of it) and twice by a message.
@@ -74,11 +73,15 @@ class Prices {
 
   NodePrice PriceThreads(const RankProgram& program, const Block& block, const Op& op,
                          const cost::PathFacts& path) const;
+  CorePlaces PlacesOf(const RankProgram& program) const {
+    return places_[static_cast<size_t>(program.module)];
+  }
   double OwnedShare(const RankProgram& program) const;
 
   std::shared_ptr<const cost::CostModel> model_;
   std::shared_ptr<const topologies::Cluster> cluster_;
   std::vector<int> device_of_rank_;
+  std::vector<CorePlaces> places_;   ///< by module; CPU ranks
   std::vector<double> owned_share_;  ///< by module: part of a bucket that a rank's optimizer owns
   std::shared_ptr<PathCache> paths_;
 };

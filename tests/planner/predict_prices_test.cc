@@ -132,7 +132,7 @@ constexpr double kMovedSeconds = 8 * 4000 / 2e9;
 constexpr double kFurtherSeconds = 2e-6;
 
 TEST(Prices, CpuCollectiveOnSharedCoresTakesACoreAllTheTime) {
-  const NodePrice price = AllReduceOfFour(2);
+  const NodePrice price = AllReduceOfFour(3);
   EXPECT_NEAR(static_cast<double>(price.time.value()),
               (kMovedSeconds + 5e-6 + kFurtherSeconds) * 1e9, 2);
   EXPECT_EQ(price.core_milli, 1000);
@@ -143,6 +143,14 @@ TEST(Prices, CpuCollectiveOnOwnCoresTakesTheLatencyOfThePath) {
   const double seconds = kMovedSeconds + 3e-6 + kFurtherSeconds;
   EXPECT_NEAR(static_cast<double>(price.time.value()), seconds * 1e9, 2);
   EXPECT_NEAR(price.core_milli, 1000 * kMovedSeconds / seconds, 1);
+}
+
+TEST(Prices, CpuRanksShareCoresByReplicaThenByPipeline) {
+  EXPECT_EQ(CorePlacesOf(4, 2, 2, 4), CorePlaces::kOwn);
+  EXPECT_EQ(CorePlacesOf(8, 2, 2, 2), CorePlaces::kReplica);
+  EXPECT_EQ(CorePlacesOf(8, 2, 2, 4), CorePlaces::kPipeline);
+  EXPECT_EQ(CorePlacesOf(4, 2, 1, 2), CorePlaces::kPipeline);
+  EXPECT_EQ(CorePlacesOf(4, 1, 1, 2), CorePlaces::kAny);
 }
 
 TEST(Prices, CpuOpsAreSlowerOnSharedCores) {
