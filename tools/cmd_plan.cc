@@ -51,6 +51,7 @@ planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& ma
   options.dp = s.dp;
   options.micro_batch = s.micro_batch;
   options.sequence_parallel = s.HeldSequenceParallel();
+  options.tensor_chunks = s.tensor_chunks;
   options.sharding = s.HeldSharding();
   options.recompute = s.HeldRecompute();
   options.layers = s.layers;

@@ -78,13 +78,15 @@ std::string PlanText(const Plan& plan, const Style& style) {
                             Thousands(plan.global_batch), Thousands(plan.sequence),
                             Thousands(plan.global_batch * plan.sequence),
                             Thousands(plan.micro_batches), plan.micro_batch)});
-  table.Row({"split",
-             fmt::format("tensor {}{}, pipeline {}{}, data {}{}{}{}", m.tp,
-                         m.sequence_parallel ? " with sequence parallelism" : "", m.pp,
-                         m.virtual_stages > 1 ? fmt::format(" x {} chunks", m.virtual_stages) : "",
-                         m.dp, m.sharding == planner::Sharding::kZero1 ? " with ZeRO-1" : "",
-                         m.cp > 1 ? fmt::format(", context {}", m.cp) : "",
-                         m.ep > 1 ? fmt::format(", expert {}", m.ep) : "")});
+  table.Row(
+      {"split",
+       fmt::format("tensor {}{}{}, pipeline {}{}, data {}{}{}{}", m.tp,
+                   m.sequence_parallel ? " with sequence parallelism" : "",
+                   m.tensor_chunks > 1 ? fmt::format(" in {} chunks of rows", m.tensor_chunks) : "",
+                   m.pp, m.virtual_stages > 1 ? fmt::format(" x {} chunks", m.virtual_stages) : "",
+                   m.dp, m.sharding == planner::Sharding::kZero1 ? " with ZeRO-1" : "",
+                   m.cp > 1 ? fmt::format(", context {}", m.cp) : "",
+                   m.ep > 1 ? fmt::format(", expert {}", m.ep) : "")});
   table.Row({"schedule", planner::ToString(plan.schedule)});
   table.Row({"arithmetic", fmt::format("{}, {}", planner::ToString(plan.dtype),
                                        planner::ToString(plan.optimizer))});
@@ -203,6 +205,7 @@ json SplitJson(const Plan& plan) {
           {"pp", m.pp},
           {"vpp", m.virtual_stages},
           {"sequence_parallel", m.sequence_parallel},
+          {"tensor_chunks", m.tensor_chunks},
           {"zero", m.sharding == planner::Sharding::kZero1 ? 1 : 0},
           {"micro_batch", plan.micro_batch},
           {"micro_batches", plan.micro_batches},

@@ -39,6 +39,9 @@ void SplitOptions::Declare(OptionSet& options) {
                  "too");
   options.Choice("--sp", &sequence_parallel, {"on", "off"},
                  "sequence parallelism inside tensor groups; default: on where legal");
+  options.Int("--tensor-chunks", &tensor_chunks, {1, 64},
+              "chunks of rows in which all-reduces of tensor groups go beside products; without "
+              "sequence parallelism");
   options.Choice("--dtype", &dtype, {"bf16", "fp32", "fp64"},
                  "of the arithmetic; default: bf16 on GPUs, fp32 on CPU ranks");
   options.Choice("--optimizer", &optimizer, {"adamw", "sgd"}, "decides the optimizer's memory");
@@ -146,6 +149,7 @@ Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const 
   request.global_batch = *options.global_batch;
   request.sequence = options.sequence.value_or(0);
   request.sequence_parallel = options.HeldSequenceParallel();
+  request.tensor_chunks = options.tensor_chunks.value_or(1);
   request.sharding = options.HeldSharding().value_or(planner::Sharding::kNone);
   if (const auto recompute = options.HeldRecompute()) request.recompute = {*recompute};
   request.layers = options.layers;

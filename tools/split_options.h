@@ -22,6 +22,7 @@ struct SplitOptions {
   std::optional<int64_t> tp, cp, ep, pp, virtual_stages, dp, micro_batch;
   std::vector<int64_t> layers;  ///< per virtual stage
   int64_t vocab_quantum = 1;    ///< vocabulary is padded to a multiple of this times tp
+  std::optional<int64_t> tensor_chunks;
   std::string recompute, zero, sequence_parallel, dtype, optimizer = "adamw";
   bool deterministic = false;
   // Of foreign stacks.

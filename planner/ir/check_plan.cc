@@ -156,6 +156,16 @@ void CheckModule(const Plan& plan, const ModulePlan& m, const ModuleSpec& spec,
         "sequence {}: sequence parallelism needs a multiple of tp {} (remainder {}); pad to {}",
         plan.sequence, m.tp, plan.sequence % m.tp, (plan.sequence / m.tp + 1) * m.tp);
   }
+  if (m.tensor_chunks > 1 && (m.tp == 1 || m.sequence_parallel)) {
+    problems.Add(
+        "tensor chunks {}: they overlap the all-reduces of tp > 1 without sequence parallelism, "
+        "found tp {}{}; use 1 chunk",
+        m.tensor_chunks, m.tp, m.sequence_parallel ? " with it" : "");
+  }
+  if (m.tensor_chunks < 1 || plan.sequence % std::max<int64_t>(m.tensor_chunks, 1) != 0) {
+    problems.Add("tensor chunks {}: must be 1 or more and divide the sequence {}", m.tensor_chunks,
+                 plan.sequence);
+  }
   if (m.cp > 1 && plan.sequence % (2 * m.cp) != 0) {
     problems.Add("sequence {}: context parallelism needs a multiple of 2 x cp = {}; pad to {}",
                  plan.sequence, 2 * m.cp, (plan.sequence / (2 * m.cp) + 1) * 2 * m.cp);

@@ -95,6 +95,7 @@ std::string ShortName(const Plan& plan) {
     if (m.virtual_stages > 1) name += fmt::format(" v{}", m.virtual_stages);
     name += fmt::format(" mb{}x{}", plan.micro_batch, plan.micro_batches);
     if (m.sequence_parallel) name += " sp";
+    if (m.tensor_chunks > 1) name += fmt::format(" tc{}", m.tensor_chunks);
     if (m.sharding == Sharding::kZero1) name += " zero1";
     std::string recompute;
     bool same = true;
@@ -117,6 +118,7 @@ uint64_t Fingerprint(const Plan& plan) {
                       m.padded_vocab, m.bucket_elements}) {
       h.Add(v);
     }
+    if (m.tensor_chunks > 1) h.Add(m.tensor_chunks);
     for (const LayerRange& r : m.chunks) h.Add(r.first_layer).Add(r.layer_count);
     for (Recompute r : m.recompute) h.Add(static_cast<int64_t>(r));
   }

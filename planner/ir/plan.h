@@ -46,6 +46,9 @@ struct ModulePlan {
   int64_t rank_offset = 0;
   int64_t virtual_stages = 1;  ///< model chunks per pipeline stage
   bool sequence_parallel = false;
+  /// Chunks of rows into which products and all-reduces of the tensor group are cut in forward, so
+  /// that traffic of one goes beside the products of the next. 1: not cut.
+  int64_t tensor_chunks = 1;
   Sharding sharding = Sharding::kNone;
   /// chunks[c * pp + p] is chunk c of stage p; together they cover every layer once, in order.
   std::vector<LayerRange> chunks;

@@ -96,6 +96,7 @@ Ordered WriteModule(const ModulePlan& m) {
   json["module"] = m.module;
   for (const ModuleField& f : kModuleFields) json[f.name] = m.*f.member;
   json["sequence_parallel"] = m.sequence_parallel;
+  if (m.tensor_chunks > 1) json["tensor_chunks"] = m.tensor_chunks;
   json["zero"] = ToString(m.sharding);
   json["chunks"] = Ordered::array();
   for (const LayerRange& r : m.chunks) json["chunks"].push_back({r.first_layer, r.layer_count});
@@ -134,6 +135,10 @@ ModulePlan ReadModule(const Json& json, const std::string& path, Problems& probl
                  fmt::format("tp x cp x ep x dp x pp up to {}", plan_json::kMostRanks));
   }
   m.sequence_parallel = object.Flag("sequence_parallel");
+  // Plans of before this field have no chunks.
+  if (json.is_object() && json.contains("tensor_chunks")) {
+    m.tensor_chunks = object.Integer("tensor_chunks", 1, 64);
+  }
   m.sharding = object.Choice<Sharding>("zero", ParseSharding);
   object.List("chunks", kMostStages * 16, [&](const Json& element, const std::string& at) {
     const bool pair = element.is_array() && element.size() == 2 && element[0].is_number_integer() &&

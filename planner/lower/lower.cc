@@ -94,6 +94,11 @@ std::string DumpPasses(const Plan& plan, size_t module, int64_t stage_index) {
     ApplyRecompute(forward, backward, stage.recompute);
     out += "# recompute (saved tensors are starred)\n" + DumpGraph(forward) + DumpGraph(backward);
     AllocateSaved(forward, &backward);
+    OverlapTensorTraffic(forward, stage.split.tensor_chunks);
+    OverlapTensorTraffic(backward, stage.split.tensor_chunks);
+    if (stage.split.tensor_chunks > 1) {
+      out += "# overlap\n" + DumpGraph(forward) + DumpGraph(backward);
+    }
     const BlockOptions options{0, stage.split.tp > 1};
     out += "# place and allocate\n" + DumpBlock(PlaceAndAllocate(forward, options)) +
            DumpBlock(PlaceAndAllocate(backward, options));

@@ -77,6 +77,7 @@ Result<Plan> MakePlan(const ModelSpec& model, const SplitRequest& r) {
   m.virtual_stages = r.virtual_stages;
   m.sequence_parallel =
       r.sequence_parallel.value_or(r.tp > 1 && plan.sequence > 0 && plan.sequence % r.tp == 0);
+  m.tensor_chunks = r.tensor_chunks;
   m.sharding = r.sharding;
   for (const LayerSpec& layer : spec.layer_kinds) {
     const int64_t kv = layer.attention.kv_heads;

@@ -1,5 +1,5 @@
 // The named passes that turn a layer item into block templates:
-//   build -> shard -> fuse -> differentiate -> recompute -> place -> allocate.
+//   build -> shard -> fuse -> differentiate -> recompute -> overlap -> place -> allocate.
 // Each is a function on Graphs whose result can be dumped (LowerOptions::dump).
 #pragma once
 
@@ -35,6 +35,11 @@ Graph Differentiate(const Graph& forward, const SplitFacts& split,
 /// recompute: marks in both graphs what is saved under `mode` and puts the forward ops that remake
 /// the rest in front of their first use in backward.
 void ApplyRecompute(Graph& forward, Graph& backward, Recompute mode);
+
+/// overlap: cuts a product whose output the tensor group sums, the sum, and the norm and product
+/// behind it into `chunks` chunks of rows, so that traffic of one chunk goes beside the next one's
+/// products.
+void OverlapTensorTraffic(Graph& graph, int64_t chunks);
 
 /// The head's forward, loss and backward as one graph (row-chunked), from the sharded head.
 Graph BuildHeadStep(const SplitFacts& split, const ItemParameters& parameters, bool first,

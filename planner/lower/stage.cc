@@ -95,6 +95,7 @@ SplitFacts SplitOf(const Plan& plan, size_t module, int64_t stage) {
   split.module = &SpecOf(plan, m);
   split.tp = m.tp;
   split.sequence_parallel = m.sequence_parallel && m.tp > 1;
+  split.tensor_chunks = m.tensor_chunks;
   split.kv_copies = m.kv_copies;
   split.padded_vocab = m.padded_vocab;
   split.sequence = plan.sequence;
@@ -164,6 +165,7 @@ int32_t Templates::AddBlock(Graph& graph, const std::string& name, std::vector<B
   options.scratch_begin = 2 * RoundUp(stage_.split.residual_bytes(), kByteAlignment);
   options.tensor_stream = tensor_stream();
   graph.name = name;
+  OverlapTensorTraffic(graph, stage_.split.tensor_chunks);
   Block block = PlaceAndAllocate(graph, options);
   scratch_bytes_ = std::max(scratch_bytes_, block.scratch_bytes);
   for (const Op& op : block.ops) {

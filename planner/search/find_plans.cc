@@ -90,6 +90,7 @@ class Search {
       found.memory = record->solution->memory;
       kept_.push_back({std::move(found), record});
       MW_RETURN_IF_ERROR(Simulate(kept_.back()));
+      MW_RETURN_IF_ERROR(ChooseTensorChunks(kept_.back()));
       fastest = std::min(fastest, kept_.back().time());
     }
     std::stable_sort(kept_.begin(), kept_.end(),
@@ -195,6 +196,31 @@ class Search {
     k.found.plan.prediction = std::move(prediction).value();
     const double time = k.found.plan.prediction.step_time_s;
     if (time > 0) k.found.gap = k.found.objective_s / time - 1;
+    return Status::Ok();
+  }
+
+  /// Puts all-reduces of tensor groups beside products where that is simulated faster and fits.
+  Status ChooseTensorChunks(Kept& k) {
+    const ModulePlan& m = k.found.plan.modules.front();
+    if (!options_.predict || m.tp == 1 || m.sequence_parallel) return Status::Ok();
+    if (k.found.plan.device != topologies::DeviceKind::kGpu && !options_.tensor_chunks) {
+      return Status::Ok();
+    }
+    const Kept base = k;
+    const std::vector<int64_t> tried = options_.tensor_chunks
+                                           ? std::vector<int64_t>{*options_.tensor_chunks}
+                                           : std::vector<int64_t>{2, 4};
+    for (const int64_t chunks : tried) {
+      if (chunks == 1 || base.found.plan.sequence % chunks != 0) continue;
+      Kept cut = base;
+      cut.found.plan.modules.front().tensor_chunks = chunks;
+      MW_RETURN_IF_ERROR(Simulate(cut));
+      cut.found.memory = cut.found.plan.prediction.memory;
+      int64_t peak = 0;
+      for (const MemoryBreakdown& stage : cut.found.memory) peak = std::max(peak, stage.total());
+      const bool faster = cut.time() < k.time();
+      if ((faster || options_.tensor_chunks) && peak <= context_.LargestLimit()) k = std::move(cut);
+    }
     return Status::Ok();
   }
 

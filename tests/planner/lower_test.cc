@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -238,6 +239,66 @@ TEST(Lower, PassesCanBeDumped) {
     ASSERT_NE(at, std::string::npos) << pass;
   }
   EXPECT_EQ(text.find("all_gather"), text.find("all_gather", text.find("# shard")));
+}
+
+/// Forward block of a layer of a Llama on two tensor ranks whose traffic is in `chunks` chunks.
+Block ForwardInChunks(int64_t chunks) {
+  SplitRequest r;
+  r.tp = 2;
+  r.sequence_parallel = false;
+  r.tensor_chunks = chunks;
+  r.global_batch = 1;
+  r.sequence = 16;
+  const auto plan = MakePlan(testing::SmallLlama(), r);
+  const auto programs = Lower(plan.value());
+  for (const Block& block : programs.value().programs.front().blocks) {
+    if (block.name == "layer.0/forward/none") return block;
+  }
+  return {};
+}
+
+TEST(Lower, ChunksOfTensorTrafficGoBesideTheNextProduct) {
+  const Block whole = ForwardInChunks(1);
+  const Block cut = ForwardInChunks(4);
+  const auto count = [](const Block& block, OpKind kind) {
+    return std::count_if(block.ops.begin(), block.ops.end(),
+                         [&](const Op& op) { return op.kind == kind; });
+  };
+  EXPECT_EQ(count(whole, OpKind::kAllReduce), 2);
+  EXPECT_EQ(count(cut, OpKind::kAllReduce), 8);
+  // Both row-cut products and the one up, behind the reduced rows; attention stays whole.
+  EXPECT_EQ(count(cut, OpKind::kLinear), count(whole, OpKind::kLinear) + 3 * 3);
+  EXPECT_EQ(count(cut, OpKind::kAttention), 1);
+  EXPECT_EQ(cut.scratch_bytes, whole.scratch_bytes);
+  // A product writes rows that no all-reduce touches, so none waits for traffic before the norm.
+  bool reduced = false;
+  for (const Op& op : cut.ops) {
+    reduced = reduced || op.kind == OpKind::kAllReduce;
+    if (op.kind == OpKind::kNorm && reduced) break;
+    if (op.kind == OpKind::kLinear && reduced) {
+      EXPECT_TRUE(op.waits.empty());
+    }
+  }
+}
+
+TEST(Lower, ChunksOfTensorTrafficNeedAllReduces) {
+  SplitRequest r;
+  r.global_batch = 1;
+  r.sequence = 16;
+  r.tensor_chunks = 2;
+  const auto refused = [&](const char* words) {
+    const auto plan = MakePlan(testing::SmallLlama(), r);
+    EXPECT_FALSE(plan.ok());
+    if (plan.ok()) return;
+    EXPECT_NE(plan.status().message().find(words), std::string::npos) << plan.status().message();
+  };
+  refused("found tp 1");
+  r.tp = 2;
+  r.sequence_parallel = true;
+  refused("found tp 2 with it");
+  r.sequence_parallel = false;
+  r.tensor_chunks = 3;
+  refused("divide the sequence 16");
 }
 
 TEST(Lower, SamePlanSameFingerprint) {

@@ -42,6 +42,10 @@ inline std::vector<Combination> AllCombinations(planner::DType dtype, int64_t se
             r.pp = pp;
             r.dp = dp;
             r.sequence_parallel = option % 2 == 1;
+            if (tp > 1 && !*r.sequence_parallel) {
+              const int64_t chunks[] = {1, 2, 4};
+              r.tensor_chunks = chunks[(tp + pp + dp + option / 8) % 3];
+            }
             r.virtual_stages = 1 + option / 2 % 2;
             r.sharding = option / 4 % 2 == 1 ? planner::Sharding::kZero1 : planner::Sharding::kNone;
             r.recompute = {modes[option / 8 % 3]};
