@@ -142,6 +142,8 @@ struct GpuModel {
       collectives;                 ///< every kind once; all-reduce also in the switch or not
   std::vector<KernelFit> kernels;  ///< the longest name counts; optional
   std::optional<IssueCost> issue;  ///< not set: issuing is taken to be free
+  /// Rate of products while a communication kernel runs / alone; optional: not slower.
+  Sourced<double> beside_communication;
   Sourced<double>
       network_efficiency;  ///< share of the NICs' bandwidth that a collective gets; ratio
   Sourced<Seconds> network_overhead;     ///< of the library for every step over the network

@@ -157,6 +157,10 @@ Status VisitGpu(A& archive, T& gpu) {
   }
   MW_RETURN_IF_ERROR(
       archive.Optional("issue", gpu.issue, [](auto& a, auto& x) { return VisitIssue(a, x); }));
+  if (!archive.Absent("beside_communication", gpu.beside_communication == Sourced<double>())) {
+    MW_RETURN_IF_ERROR(
+        archive.Value("beside_communication", gpu.beside_communication, Range{0.1, 1}, "ratio"));
+  }
   MW_RETURN_IF_ERROR(
       archive.Value("network_efficiency", gpu.network_efficiency, Range{0.01, 1}, "ratio"));
   MW_RETURN_IF_ERROR(archive.Value("network_overhead", gpu.network_overhead, kTime));

@@ -130,6 +130,7 @@ NodePrice Prices::PriceOp(const RankProgram& program, const Block& block, const 
   NodePrice price;
   if (!on_cpu()) {
     price.time = model_->PriceOp(work);
+    price.device_milli = 1000;
     return price;
   }
   const cost::OpPrice whole = model_->ExplainOp(work);
@@ -206,7 +207,13 @@ NodePrice Prices::PriceCommunication(const RankProgram& program, const Block& bl
   const double seconds = std::max(ToSeconds(whole.time).value(), 1e-9);
   price.local_milli = Milli(whole.local.value() / seconds);
   price.network_milli = Milli(whole.network.value() / seconds);
-  if (on_cpu()) price.core_milli = 1000;
+  if (on_cpu()) {
+    price.core_milli = 1000;
+    return price;
+  }
+  // A product beside it has 1 / (1 + this) of its rate.
+  const double beside = model_->profile().gpu->beside_communication.value;
+  if (beside > 0) price.device_milli = static_cast<int32_t>(std::lround(1000 / beside - 1000));
   return price;
 }
 

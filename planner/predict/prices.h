@@ -24,6 +24,7 @@ struct NodePrice {
   Nanoseconds time;
   int32_t core_milli = 0;     ///< CPU ranks: thousandths of one core of the host
   int32_t memory_milli = 0;   ///< CPU ranks: thousandths of the host's memory bandwidth
+  int32_t device_milli = 0;   ///< GPUs: thousandths of the device
   int32_t local_milli = 0;    ///< GPUs: thousandths of the group's bandwidth inside a host
   int32_t network_milli = 0;  ///< GPUs: thousandths of the group's bandwidth between hosts
   friend bool operator==(const NodePrice&, const NodePrice&) = default;

@@ -222,6 +222,35 @@ Status AddLinks(const Programs& programs, const std::vector<std::vector<int32_t>
   return Status::Ok();
 }
 
+/// The GPU of every class that communicates: its compute ops and the channels of its members.
+void AddDevices(const Programs& programs, const RankClasses& classes,
+                const std::vector<std::vector<int32_t>>& groups, SharedResources* shared,
+                cost::TaskGraph* graph) {
+  std::vector<std::set<int32_t>> classes_of(groups.size());
+  std::set<int32_t> communicate;
+  for (size_t channel = 0; channel < groups.size(); ++channel) {
+    for (const int32_t g : groups[channel]) {
+      const Group& group = programs.groups[static_cast<size_t>(g)];
+      // The world group carries a few bytes a step.
+      if (group.kind == CommunicatorKind::kWorld || group.ranks.size() < 2) continue;
+      for (const int32_t r : group.ranks) {
+        classes_of[channel].insert(classes.class_of[static_cast<size_t>(r)]);
+      }
+    }
+    communicate.insert(classes_of[channel].begin(), classes_of[channel].end());
+  }
+  std::map<int32_t, cost::ResourceId> device;
+  for (const int32_t c : communicate) {
+    device[c] = graph->AddResource(kWhole);
+    shared->of_class[static_cast<size_t>(c)].push_back({Of::kDevice, device[c], 1.0});
+  }
+  for (size_t channel = 0; channel < groups.size(); ++channel) {
+    for (const int32_t c : classes_of[channel]) {
+      shared->of_channel[channel].push_back({Of::kDevice, device[c], 1.0});
+    }
+  }
+}
+
 }  // namespace
 
 Result<SharedResources> AddSharedResources(const Programs& programs, const RankClasses& classes,
@@ -235,6 +264,9 @@ Result<SharedResources> AddSharedResources(const Programs& programs, const RankC
     AddHosts(programs, classes, groups, prices, &shared, graph);
   } else {
     MW_RETURN_IF_ERROR(AddLinks(programs, groups, prices, &shared, graph));
+    if (prices.model().profile().gpu->beside_communication.value > 0) {
+      AddDevices(programs, classes, groups, &shared, graph);
+    }
   }
   return shared;
 }
@@ -246,6 +278,9 @@ void AddDemands(const std::vector<ResourceUse>& uses, const NodePrice& price, co
     switch (use.of) {
       case Of::kCore:
         milli = price.core_milli;
+        break;
+      case Of::kDevice:
+        milli = price.device_milli;
         break;
       case Of::kMemory:
         milli = price.memory_milli;

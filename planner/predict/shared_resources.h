@@ -1,5 +1,6 @@
 // What ranks share, counted over all replicas of a class before folding: cores and memory of hosts
-// that hold CPU ranks; links and NICs that several groups of GPUs use at once.
+// that hold CPU ranks; links and NICs that several groups of GPUs use at once. And what the streams
+// of one GPU share: communication kernels slow the products beside them.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace meshwright::planner {
 
 /// A share of one resource: the op's price times `factor`.
 struct ResourceUse {
-  enum class Of : uint8_t { kCore, kMemory, kLocalLink, kNetwork };
+  enum class Of : uint8_t { kCore, kMemory, kDevice, kLocalLink, kNetwork };
   Of of = Of::kCore;
   cost::ResourceId resource = 0;
   double factor = 1.0;  ///< replicas, times the part of a link that the group takes at full speed
@@ -25,6 +26,14 @@ struct ResourceUse {
 struct SharedResources {
   std::vector<std::vector<ResourceUse>> of_class;    ///< of an op of the class on all its members
   std::vector<std::vector<ResourceUse>> of_channel;  ///< of a rendezvous in all its groups
+
+  /// Every compute op of the class takes the same of them, whatever its price.
+  bool AlikeForOps(size_t of) const {
+    for (const ResourceUse& use : of_class[of]) {
+      if (use.of != ResourceUse::Of::kDevice) return false;
+    }
+    return true;
+  }
 };
 
 /// Adds the resources to `graph`. Links that nobody could over-subscribe are left out. A ring over

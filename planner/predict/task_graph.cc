@@ -225,8 +225,7 @@ class Builder {
     const auto stream = static_cast<size_t>(op.stream);
     const NodePrice& price =
         (*state.prices)[static_cast<size_t>(instance.block)][static_cast<size_t>(at.op)];
-    const bool mergeable =
-        options_.merge && shared_.of_class[static_cast<size_t>(state.index)].empty();
+    const bool mergeable = options_.merge && shared_.AlikeForOps(static_cast<size_t>(state.index));
     OpenRun& run = state.open[stream];
     if (run.entry >= 0 && mergeable && waits_.empty()) {
       ++out_.entries[static_cast<size_t>(run.entry)].ops;

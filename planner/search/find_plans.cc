@@ -90,12 +90,12 @@ class Search {
       found.memory = record->solution->memory;
       kept_.push_back({std::move(found), record});
       MW_RETURN_IF_ERROR(Simulate(kept_.back()));
-      MW_RETURN_IF_ERROR(ChooseTensorChunks(kept_.back()));
       fastest = std::min(fastest, kept_.back().time());
     }
-    std::stable_sort(kept_.begin(), kept_.end(),
-                     [](const Kept& a, const Kept& b) { return a.time() < b.time(); });
+    SortKept();
     if (kept_.size() > top) kept_.resize(top);
+    for (Kept& kept : kept_) MW_RETURN_IF_ERROR(ChooseTensorChunks(kept));
+    SortKept();
     result_.counts.simulation_seconds = SecondsSince(simulated);
     Tell();
     MakeFront();
@@ -185,6 +185,11 @@ class Search {
       if (r.outcome == Outcome::kTimeBound) ++counts.bounded_by_time;
       if (r.outcome == Outcome::kFeasible) ++counts.feasible;
     }
+  }
+
+  void SortKept() {
+    std::stable_sort(kept_.begin(), kept_.end(),
+                     [](const Kept& a, const Kept& b) { return a.time() < b.time(); });
   }
 
   Status Simulate(Kept& k) {
