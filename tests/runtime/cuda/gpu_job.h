@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/ir/load_model.h"
@@ -39,7 +40,8 @@ struct RankNote {
   double timed_s = 0.0;                ///< sum over the ops of the last step
   int64_t timed_ops = 0;
   int64_t op_rows = 0;  ///< with times
-  /// When it began to issue the first step, finished its last step, and was done; SteadySeconds.
+  /// When it began to issue the first step, finished its last step, and had its result;
+  /// SteadySeconds.
   double began_s = 0.0, last_step_s = 0.0, ended_s = 0.0;
   char error[4096] = {};
 };
@@ -136,8 +138,9 @@ inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& 
       gpu.tune = o.tune;
       gpu.time_ops = o.time_ops;
       NotedSource noted(*data, &note.began_s);
-      MW_ASSIGN_OR_RETURN(const runtime::RunSummary summary,
-                          runtime::ExecuteOnGpu(programs, *store, *world, noted, options, gpu));
+      auto executed = runtime::ExecuteOnGpu(programs, *store, *world, noted, options, gpu);
+      note.ended_s = SteadySeconds();
+      MW_ASSIGN_OR_RETURN(const runtime::RunSummary summary, std::move(executed));
       note.steps = static_cast<int64_t>(summary.losses.size());
       for (size_t i = 0; i < summary.losses.size() && i < 512; ++i) {
         note.losses[i] = summary.losses[i];
@@ -159,7 +162,6 @@ inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& 
     };
     const Status status = run();
     note.ended = true;
-    note.ended_s = SteadySeconds();
     std::strncpy(note.error, status.message().c_str(), sizeof(note.error) - 1);
     return ExitCode(status);
   };
