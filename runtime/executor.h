@@ -2,6 +2,7 @@
 // streams; one arena, allocated once, has exactly the planned size.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -61,6 +62,9 @@ struct RunOptions {
   /// Bytes the arena may have; 0: as planned. Less than planned is refused.
   int64_t arena_bytes = 0;
   bool trace = false;  ///< keep a row a task and step
+  /// Keep a row an op of the last two steps, see FirstTracedStep; events between ops make those
+  /// steps slower on GPU ranks.
+  bool trace_ops = false;
   std::optional<ShadowOptions> shadow;
 
   /// False: the label at `position` (0 .. S-1) of `sample` (0 .. global_batch-1) is masked (-100).
@@ -73,6 +77,11 @@ struct RunOptions {
   /// After the last step (step = steps), on the issuing thread.
   std::function<void(const ArenaView&)> on_finish;
 };
+
+/// First step whose ops are traced: the last but one, so that what it leaves to the next is seen.
+inline int64_t FirstTracedStep(const RunOptions& options) {
+  return std::max<int64_t>(0, options.steps - 2);
+}
 
 /// Ops of one step that are alike.
 struct OpTime {
@@ -95,7 +104,8 @@ struct RunSummary {
   OwnLimit limit;                ///< GPU ranks whose products were tuned
   std::vector<OpTime> op_times;  ///< of the last step, when asked for; GPU ranks
   BusySeconds busy_s{};
-  std::vector<planner::TraceRow> trace;  ///< by (step, task)
+  std::vector<planner::TraceRow> trace;       ///< by (step, task)
+  std::vector<planner::OpTraceRow> op_trace;  ///< by step in issue order; when asked for
   ShadowReport shadow;
 };
 

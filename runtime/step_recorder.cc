@@ -37,6 +37,10 @@ StepRecorder::StepRecorder(const planner::Programs& programs, int rank, const Ru
   for (StepTimes& step : steps_) step.tasks = std::make_unique<TaskTimes[]>(program_.tasks.size());
   summary_.rank = rank;
   summary_.planned_bytes = program_.arena.memory.arena();
+  if (!options.trace_ops || options.steps <= 0) return;
+  const int64_t first = FirstTracedStep(options);
+  summary_.op_trace = planner::MakeOpTraceRows(programs, rank, first, options.steps);
+  ops_ = summary_.op_trace.size() / static_cast<size_t>(options.steps - first);
 }
 
 int64_t StepRecorder::SteadyNow() {

@@ -29,6 +29,16 @@ class StepRecorder {
   /// Stream worker: the op ran.
   void OnOp(const IssuedOp& op, int64_t step, int64_t start_ns, int64_t end_ns) {
     OnTask(op.task, step, start_ns, end_ns);
+    SetOpTimes(op.index, step, start_ns, end_ns);
+  }
+  /// When op `index` ran; nothing unless rows of ops are kept of that step. Each op once.
+  void SetOpTimes(int32_t index, int64_t step, int64_t start_ns, int64_t end_ns) {
+    const int64_t traced = step - FirstTracedStep(options_);
+    if (ops_ == 0 || traced < 0) return;
+    planner::OpTraceRow& row =
+        summary_.op_trace[ops_ * static_cast<size_t>(traced) + static_cast<size_t>(index)];
+    row.start_ns = start_ns;
+    row.end_ns = end_ns;
   }
   /// A part of task `task`, or the whole of it, ran.
   void OnTask(int32_t task, int64_t step, int64_t start_ns, int64_t end_ns);
@@ -57,6 +67,7 @@ class StepRecorder {
   const RunOptions& options_;
   const int rank_;
   const double tokens_per_step_;
+  size_t ops_ = 0;  ///< of a step; 0 when no rows of ops are kept
   int64_t origin_ns_ = 0;
   int64_t last_end_ns_ = 0;
   std::array<StepTimes, kStepsInFlight> steps_;

@@ -58,7 +58,9 @@ void Declare(RunArguments* a, OptionSet& options) {
   options.Choice("--comm", &a->comm, {"threads", "mpi"},
                  "how ranks talk; default: mpi under an MPI launcher, else threads");
   options.Int("--nproc", &a->nproc, {1, 1024}, "ranks; must be what the plan has");
-  options.Text("--trace", &a->trace, "FILE", "write what ran when in Chrome's trace format");
+  options.Text("--trace", &a->trace, "FILE",
+               "write what ran when in Chrome's trace format, and tell how much communication is "
+               "hidden");
   options.Real("--deadline", &a->deadline_s, {1.0, 1e6},
                "seconds after which a missing partner is an error");
   options.Heading("Training");
@@ -167,6 +169,7 @@ Result<runtime::RunOptions> ToRunOptions(const RunArguments& a, int64_t trace_ro
                                     Thousands(trace_rows), Thousands(kMaxTraceRows)));
   }
   options.trace = !a.trace.empty() || (output.json() && trace_rows <= kMaxTraceRows);
+  options.trace_ops = !a.trace.empty();
   return options;
 }
 

@@ -75,9 +75,37 @@ Result<std::vector<TraceRow>> GatherTrace(runtime::Communicator& world, const Pr
   return rows;
 }
 
+/// An op crosses as (start, end); the rest follows from the program.
+Result<std::vector<planner::OpTraceRow>> GatherOpTrace(
+    runtime::Communicator& world, const Programs& programs, const runtime::RunOptions& options,
+    const std::vector<planner::OpTraceRow>& own) {
+  std::vector<std::vector<planner::OpTraceRow>> rows;
+  size_t most = 0;
+  for (size_t r = 0; r < programs.ranks.size(); ++r) {
+    rows.push_back(planner::MakeOpTraceRows(programs, static_cast<int32_t>(r),
+                                            runtime::FirstTracedStep(options), options.steps));
+    most = std::max(most, rows.back().size());
+  }
+  std::vector<int64_t> numbers;
+  for (const planner::OpTraceRow& row : own) {
+    numbers.insert(numbers.end(), {row.start_ns, row.end_ns});
+  }
+  numbers.resize(2 * most);
+  MW_ASSIGN_OR_RETURN(const std::vector<int64_t> all, GatherNumbers(world, numbers));
+  std::vector<planner::OpTraceRow> merged;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    for (size_t i = 0; i < rows[r].size(); ++i) {
+      rows[r][i].start_ns = all[2 * (r * most + i)];
+      rows[r][i].end_ns = all[2 * (r * most + i) + 1];
+    }
+    merged.insert(merged.end(), rows[r].begin(), rows[r].end());
+  }
+  return merged;
+}
+
 /// The summary of the whole job on every rank.
 Result<JobSummary> GatherJob(runtime::Communicator& world, const Programs& programs,
-                             const RunSummary& own) {
+                             const runtime::RunOptions& options, const RunSummary& own) {
   JobSummary job = SummaryOf(own);
   const auto ns = [](double seconds) { return static_cast<int64_t>(std::llround(seconds * 1e9)); };
   const std::vector<int64_t> facts = {
@@ -99,6 +127,10 @@ Result<JobSummary> GatherJob(runtime::Communicator& world, const Programs& progr
   }
   if (most_rows > 0) {
     MW_ASSIGN_OR_RETURN(job.trace, GatherTrace(world, programs, own.trace, most_rows));
+  }
+  if (options.trace_ops) {
+    MW_ASSIGN_OR_RETURN(const auto rows, GatherOpTrace(world, programs, options, own.op_trace));
+    job.communication = runtime::HiddenCommunication(rows);
   }
   return job;
 }
@@ -139,13 +171,16 @@ Result<JobSummary> RunThreadsJob(const Programs& programs, runtime::DataSource& 
   MW_ASSIGN_OR_RETURN(std::vector<RunSummary> ranks,
                       runtime::RunOnThreads(programs, data, options));
   JobSummary job = SummaryOf(ranks.front());
+  std::vector<planner::OpTraceRow> rows;
   for (RunSummary& rank : ranks) {
     job.planned_bytes = std::max(job.planned_bytes, rank.planned_bytes);
     job.arena_bytes = std::max(job.arena_bytes, rank.arena_bytes);
     job.trace.insert(job.trace.end(), std::make_move_iterator(rank.trace.begin()),
                      std::make_move_iterator(rank.trace.end()));
     rank.trace.clear();
+    rows.insert(rows.end(), rank.op_trace.begin(), rank.op_trace.end());
   }
+  if (options.trace_ops) job.communication = runtime::HiddenCommunication(rows);
   job.trace_rows = static_cast<int64_t>(job.trace.size());
   return job;
 }
@@ -160,7 +195,7 @@ Result<JobSummary> RunMpiJob(const Programs& programs, runtime::DataSource& data
                     world.size(), programs.ranks.size(), programs.ranks.size()));
   }
   MW_ASSIGN_OR_RETURN(const RunSummary own, runtime::RunOnMpi(*session, programs, data, options));
-  return GatherJob(world, programs, own);
+  return GatherJob(world, programs, options, own);
 }
 
 Result<JobSummary> RunGpuJob(const runtime::LaunchFacts& facts, const Programs& programs,
@@ -178,7 +213,7 @@ Result<JobSummary> RunGpuJob(const runtime::LaunchFacts& facts, const Programs& 
   const auto world = runtime::MakeStoreWorld(*store, {options.deadline_s});
   MW_ASSIGN_OR_RETURN(const RunSummary own,
                       runtime::ExecuteOnGpu(programs, *store, *world, data, options, gpu));
-  return GatherJob(*world, programs, own);
+  return GatherJob(*world, programs, options, own);
 }
 
 }  // namespace meshwright::tools

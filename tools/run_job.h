@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "runtime/data_source.h"
 #include "runtime/executor.h"
 #include "runtime/gpu_run.h"
+#include "runtime/hidden_communication.h"
 #include "runtime/launch.h"
 #include "topologies/status.h"
 
@@ -36,6 +38,8 @@ struct JobSummary {
   runtime::OwnLimit limit;                               ///< of the rank whose own limit is highest
   int64_t trace_rows = 0;                                ///< recorded on all ranks
   std::vector<planner::TraceRow> trace;                  ///< of all ranks, by rank
+  /// Of the first traced step, all ranks; when the options asked for rows of ops.
+  std::optional<std::vector<runtime::CommunicationTime>> communication;
 };
 
 /// Rows of a trace of all ranks and `steps` steps.

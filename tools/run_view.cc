@@ -28,6 +28,28 @@ std::string Deviation(double predicted, double measured) {
   return measured > 0 ? fmt::format("{:+.1f} %", 100 * (predicted - measured) / measured) : "";
 }
 
+json CommunicationJson(const std::vector<runtime::CommunicationTime>& times) {
+  json list = json::array();
+  for (const runtime::CommunicationTime& t : times) {
+    list.push_back({{"class", runtime::TrafficName(t.traffic)},
+                    {"busy_s", t.busy_s},
+                    {"hidden_s", t.hidden_s},
+                    {"hidden_share", t.hidden_share()}});
+  }
+  return list;
+}
+
+std::string CommunicationText(const std::vector<runtime::CommunicationTime>& times,
+                              const Style& style) {
+  if (times.empty()) return "";
+  Table table({"communication of a step, all ranks", "on the wire", "hidden", "share"});
+  for (const runtime::CommunicationTime& t : times) {
+    table.Row({runtime::TrafficName(t.traffic), SecondsText(t.busy_s), SecondsText(t.hidden_s),
+               PercentText(t.hidden_share())});
+  }
+  return table.ToText(style);
+}
+
 int64_t PredictedArena(const planner::Prediction& predicted) {
   int64_t most = 0;
   for (const planner::MemoryBreakdown& m : predicted.memory) most = std::max(most, m.arena());
@@ -88,6 +110,7 @@ json JobJson(const JobSummary& job, const planner::Prediction& predicted) {
                       {"memory_s", job.limit.memory_s},
                       {"share", job.limit.total_s() / MedianStepTime(job)}};
   }
+  if (job.communication) d["communication"] = CommunicationJson(*job.communication);
   d["predicted_step_time_s"] = predicted.step_time_s > 0 ? json(predicted.step_time_s) : json();
   return d;
 }
@@ -136,6 +159,7 @@ std::string JobText(const JobSummary& job, const planner::Plan& plan,
     }
     text += ops.ToText(style);
   }
+  if (job.communication) text += CommunicationText(*job.communication, style);
   if (job.limit.total_s() > 0 && measured > 0) {
     text += fmt::format(
         "  share of its own limit: {} ({} if products, attention and traffic ran as alone, without "

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "planner/ir/op_schema.h"
+
 namespace meshwright::planner {
 
 TraceRow MakeTraceRow(int32_t rank, int64_t step, int32_t index, const Task& task,
@@ -22,6 +24,35 @@ TraceRow MakeTraceRow(int32_t rank, int64_t step, int32_t index, const Task& tas
     break;
   }
   return row;
+}
+
+std::vector<OpTraceRow> MakeOpTraceRows(const Programs& programs, int32_t rank, int64_t first_step,
+                                        int64_t steps) {
+  const RankBinding& binding = programs.ranks[static_cast<size_t>(rank)];
+  const RankProgram& program = programs.programs[static_cast<size_t>(binding.program)];
+  std::vector<OpTraceRow> rows;
+  for (const Task& task : program.tasks) {
+    for (const Instance& instance : task.instances) {
+      for (const Op& op : program.blocks[static_cast<size_t>(instance.block)].ops) {
+        OpTraceRow& row = rows.emplace_back();
+        row.rank = rank;
+        row.kind = op.kind;
+        row.stream = program.streams[static_cast<size_t>(op.stream)].kind;
+        if (IsCollective(op.kind) || IsMessage(op.kind)) {
+          row.group = binding.groups[static_cast<size_t>(op.attributes.communicator)];
+        }
+      }
+    }
+  }
+  const size_t ops = rows.size();
+  rows.reserve(ops * static_cast<size_t>(steps - first_step));
+  for (int64_t step = first_step; step < steps; ++step) {
+    for (size_t i = 0; i < ops; ++i) {
+      if (step > first_step) rows.push_back(rows[i]);
+      rows[ops * static_cast<size_t>(step - first_step) + i].step = step;
+    }
+  }
+  return rows;
 }
 
 std::string WriteChromeTrace(const std::vector<TraceRow>& rows) {

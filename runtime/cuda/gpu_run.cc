@@ -213,7 +213,10 @@ Status GpuRun::SetUp() {
   MW_RETURN_IF_ERROR(lanes_.Create(setup_, kLanes));
   recorder_ = std::make_unique<StepRecorder>(programs_, rank_, options_);
   MW_RETURN_IF_ERROR(timer_.Create(setup_, *device_));
-  if (gpu_.time_ops) MW_RETURN_IF_ERROR(op_timer_.Create(setup_, *device_));
+  if (options_.steps > 0 && (gpu_.time_ops || options_.trace_ops)) {
+    const int64_t first = options_.trace_ops ? FirstTracedStep(options_) : options_.steps - 1;
+    MW_RETURN_IF_ERROR(op_timer_.Create(setup_, *device_, first, options_.steps));
+  }
   issuer_ = std::make_unique<StepIssuer>(setup_, static_cast<bool>(options_.on_gradients));
   streams_ = std::make_unique<GpuStreams>(
       *device_, [this](StreamId s, const StreamWork& work) { return Enqueue(s, work); });
@@ -240,10 +243,9 @@ Status GpuRun::Enqueue(StreamId stream, const StreamWork& work) {
   ranges_.Enter(op.task, *op.task_ptr);
   const auto run = [&]() -> Status {
     MW_RETURN_IF_ERROR(timer_.Before(op, work.step));
-    const bool timed = op_timer_.created() && work.step + 1 == options_.steps;
-    if (timed) MW_RETURN_IF_ERROR(op_timer_.Before(op));
+    MW_RETURN_IF_ERROR(op_timer_.Before(op, work.step));
     MW_RETURN_IF_ERROR(EnqueueOp(op, work.step));
-    if (timed) MW_RETURN_IF_ERROR(op_timer_.After(op));
+    MW_RETURN_IF_ERROR(op_timer_.After(op, work.step));
     return timer_.After(op, work.step);
   };
   const Status status = run();
@@ -310,6 +312,7 @@ Status GpuRun::Await(int64_t step) {
 Status GpuRun::FinishStep(int64_t step) {
   MW_RETURN_IF_ERROR(Await(step));
   MW_RETURN_IF_ERROR(timer_.Report(step, *recorder_));
+  if (op_timer_.ends(step)) MW_RETURN_IF_ERROR(op_timer_.ReportTimes(*recorder_));
   if (const auto statistics = lanes_.TakeStatistics(step)) {
     recorder_->OnReadBack(step, statistics->loss_sum / statistics->tokens,
                           std::sqrt(statistics->squared_norm));
@@ -341,7 +344,7 @@ Result<RunSummary> GpuRun::Finish() {
   summary.nccl_bytes = nccl_bytes_;
   if (watchdog_ != nullptr) MW_RETURN_IF_ERROR(watchdog_->Stop());
   MW_RETURN_IF_ERROR(nccl_->Close());
-  if (op_timer_.created()) {
+  if (gpu_.time_ops && op_timer_.ends(options_.steps - 1)) {
     MW_ASSIGN_OR_RETURN(summary.op_times, op_timer_.Report());
   }
   // Last of all: it overwrites the arena.

@@ -69,7 +69,7 @@ std::string NcclCommunicator::Describe() const {
 ncclConfig_t NcclCommunicator::Config(bool blocking) const {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = blocking ? 1 : 0;
-  config.minCTAs = config.maxCTAs = facts_.ctas;
+  if (facts_.ctas > 0) config.minCTAs = config.maxCTAs = facts_.ctas;
   config.commName = facts_.name.c_str();
   return config;
 }

@@ -26,7 +26,7 @@ struct NcclFacts {
   int32_t group = -1;  ///< index into Programs::groups
   int size = 1;
   int rank = 0;
-  int ctas = 4;
+  int ctas = 4;  ///< 0: as NCCL chooses
   DeviceCommunicatorObserver* observer = nullptr;
 };
 

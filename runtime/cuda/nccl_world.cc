@@ -307,8 +307,9 @@ Result<std::unique_ptr<NcclWorld>> NcclWorld::Create(Store& store, const NcclOpt
   }
   for (const int ctas :
        {options.tensor_ctas, options.data_ctas, options.edge_ctas, options.other_ctas}) {
-    if (ctas >= 1 && ctas <= 32) continue;
-    return InvalidInput(fmt::format("NCCL options: {} CTAs; must be in 1..32", ctas));
+    if (ctas >= 0 && ctas <= 32) continue;
+    return InvalidInput(
+        fmt::format("NCCL options: {} CTAs; must be in 1..32, or 0 to let NCCL choose", ctas));
   }
   auto impl = std::make_shared<Impl>(store, options, device);
   if (Status status = impl->Start(); !status.ok()) {

@@ -19,8 +19,9 @@ struct NcclOptions {
   /// For the ranks to meet in anything that is done here. Seconds, > 0.
   double deadline_s = 60.0;
   /// Thread blocks (CTAs) that an operation may take, by kind of group; NCCL is given the number as
-  /// least and most. Each costs about 12 MiB of device memory for collectives, 2 MiB for messages
-  /// (2 x H200, NCCL 2.28), and an SM of the GEMM that runs beside it.
+  /// least and most; 0: NCCL chooses by itself. Each costs about 12 MiB of device memory for
+  /// collectives, 2 MiB for messages (2 x H200, NCCL 2.28), and an SM of the GEMM that runs beside
+  /// it.
   int tensor_ctas = 32;
   int data_ctas = 8;
   int edge_ctas = 1;

@@ -1,6 +1,7 @@
 #include "runtime/cuda/op_timer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "planner/ir/op_schema.h"
@@ -14,8 +15,11 @@ OpTimer::~OpTimer() {
   }
 }
 
-Status OpTimer::Create(const RankSetup& setup, const CudaDevice& device) {
+Status OpTimer::Create(const RankSetup& setup, const CudaDevice& device, int64_t first_step,
+                       int64_t steps) {
   device_ = &device;
+  first_step_ = first_step;
+  steps_ = steps;
   for (const IssuedOp& op : setup.order.ops) {
     std::string name = planner::ToString(op.op->kind);
     if (planner::RowOf(op.op->kind).work == planner::WorkKind::kMatrixProduct) {
@@ -25,28 +29,50 @@ Status OpTimer::Create(const RankSetup& setup, const CudaDevice& device) {
     }
     names_.push_back(std::move(name));
   }
-  events_.resize(2 * names_.size(), nullptr);
+  events_.resize(At(0, steps), nullptr);
   for (cudaEvent_t& event : events_) MW_CUDA_CALL(cudaEventCreate(&event));
   return Status::Ok();
 }
 
-Status OpTimer::Before(const IssuedOp& op) {
-  MW_CUDA_CALL(
-      cudaEventRecord(events_[2 * static_cast<size_t>(op.index)], device_->stream(op.op->stream)));
+Status OpTimer::Before(const IssuedOp& op, int64_t step) {
+  if (!Times(step)) return Status::Ok();
+  MW_CUDA_CALL(cudaEventRecord(events_[At(static_cast<size_t>(op.index), step)],
+                               device_->stream(op.op->stream)));
   return Status::Ok();
 }
 
-Status OpTimer::After(const IssuedOp& op) {
-  MW_CUDA_CALL(cudaEventRecord(events_[2 * static_cast<size_t>(op.index) + 1],
+Status OpTimer::After(const IssuedOp& op, int64_t step) {
+  if (!Times(step)) return Status::Ok();
+  MW_CUDA_CALL(cudaEventRecord(events_[At(static_cast<size_t>(op.index), step) + 1],
                                device_->stream(op.op->stream)));
+  return Status::Ok();
+}
+
+Status OpTimer::ReportTimes(StepRecorder& recorder) const {
+  const auto since_first = [&](size_t event, int64_t* ns) -> Status {
+    float milliseconds = 0.0F;
+    MW_CUDA_CALL(cudaEventElapsedTime(&milliseconds, events_.front(), events_[event]));
+    *ns = std::llround(static_cast<double>(milliseconds) * 1e6);
+    return Status::Ok();
+  };
+  for (int64_t step = first_step_; step < steps_; ++step) {
+    for (size_t i = 0; i < names_.size(); ++i) {
+      int64_t start_ns = 0;
+      int64_t end_ns = 0;
+      MW_RETURN_IF_ERROR(since_first(At(i, step), &start_ns));
+      MW_RETURN_IF_ERROR(since_first(At(i, step) + 1, &end_ns));
+      recorder.SetOpTimes(static_cast<int32_t>(i), step, start_ns, end_ns);
+    }
+  }
   return Status::Ok();
 }
 
 Result<std::vector<OpTime>> OpTimer::Report() const {
   std::map<std::string, OpTime> sums;
   for (size_t i = 0; i < names_.size(); ++i) {
+    const size_t event = At(i, steps_ - 1);
     float milliseconds = 0.0F;
-    MW_CUDA_CALL(cudaEventElapsedTime(&milliseconds, events_[2 * i], events_[2 * i + 1]));
+    MW_CUDA_CALL(cudaEventElapsedTime(&milliseconds, events_[event], events_[event + 1]));
     OpTime& sum = sums[names_[i]];
     sum.name = names_[i];
     ++sum.count;

@@ -59,6 +59,17 @@ TEST_F(RunTest, TwoThreadsTrainOnText) {
       << "ln 256: an untrained model knows nothing";
   const json trace = json::parse(ReadFile(Path("t.json")), nullptr, false);
   ASSERT_FALSE(trace.is_discarded());
+  ASSERT_EQ(last["communication"].size(), 2U) << last;
+  EXPECT_EQ(last["communication"][0]["class"], "data") << "the sum of the statistics";
+  EXPECT_EQ(last["communication"][1]["class"], "pipeline");
+  for (const json& traffic : last["communication"]) {
+    const double busy_s = traffic["busy_s"].get<double>();
+    const double hidden_s = traffic["hidden_s"].get<double>();
+    EXPECT_GT(busy_s, 0.0) << traffic;
+    EXPECT_GE(hidden_s, 0.0) << traffic;
+    EXPECT_LE(hidden_s, busy_s) << traffic;
+    EXPECT_NEAR(traffic["hidden_share"].get<double>(), hidden_s / busy_s, 1e-9) << traffic;
+  }
   // The recorded trace has the rows that simulation has.
   const json simulated = Meshwright("simulate " + plan + " --json --steps 3").Json();
   EXPECT_EQ(simulated["simulated"]["trace_rows"], last["trace_rows"]);
@@ -86,9 +97,10 @@ TEST_F(RunTest, LossesDoNotDependOnTheSplitAndRepeatExactly) {
 
 TEST_F(RunTest, TextAtTheEndShowsPredictedBesideMeasured) {
   const std::string plan = TinyPlan("--gpus 2");
-  const CliResult run =
-      Meshwright("run " + plan + " --data mock --steps 2 --nproc 2 --comm threads");
+  const CliResult run = Meshwright(
+      "run " + plan + " --data mock --steps 2 --nproc 2 --comm threads --trace " + Path("t.json"));
   ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(HasSubstr("on the wire"), HasSubstr("hidden")));
   EXPECT_THAT(run.out, AllOf(HasSubstr("predicted"), HasSubstr("measured"), HasSubstr("step time"),
                              HasSubstr("memory")));
 }
@@ -166,6 +178,9 @@ TEST_F(MpiRunTest, ProcessesGetTheLossesOfThreads) {
   EXPECT_EQ(last["grad_norms"], threads["grad_norms"]);
   EXPECT_EQ(last["arena_bytes"], threads["arena_bytes"]);
   EXPECT_EQ(last["trace_rows"], threads["trace_rows"]);
+  EXPECT_FALSE(threads.contains("communication")) << "ops are timed for --trace alone";
+  ASSERT_EQ(last["communication"].size(), 2U) << last;
+  EXPECT_GT(last["communication"][1]["busy_s"].get<double>(), 0.0);
   EXPECT_FALSE(json::parse(ReadFile(Path("t.json")), nullptr, false).is_discarded());
 }
 

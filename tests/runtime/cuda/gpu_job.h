@@ -3,11 +3,12 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "planner/ir/load_model.h"
@@ -19,26 +20,14 @@
 #include "runtime/store_communicator.h"
 #include "tests/runtime/gradients.h"
 #include "tests/runtime/processes.h"
+#include "tests/runtime/shared_memory.h"
 
 namespace meshwright::testing {
 
-/// Zeroed memory that forked processes share.
-class SharedMemory {
- public:
-  explicit SharedMemory(size_t bytes) : bytes_(bytes) {
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    MW_CHECK(memory != MAP_FAILED);
-    memory_ = static_cast<std::byte*>(memory);
-  }
-  ~SharedMemory() { munmap(memory_, bytes_); }
-  SharedMemory(const SharedMemory&) = delete;
-  SharedMemory& operator=(const SharedMemory&) = delete;
-  std::byte* data() const { return memory_; }
-
- private:
-  size_t bytes_;
-  std::byte* memory_;
-};
+/// Of a clock that all processes of the machine share.
+inline double SteadySeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 /// What a rank leaves behind.
 struct RankNote {
@@ -50,6 +39,10 @@ struct RankNote {
   double limit_s = 0.0, step_s = 0.0;  ///< own limit; the last step
   double timed_s = 0.0;                ///< sum over the ops of the last step
   int64_t timed_ops = 0;
+  int64_t op_rows = 0;  ///< with times
+  /// When it began to issue the first step, finished its last step, and had its result;
+  /// SteadySeconds.
+  double began_s = 0.0, last_step_s = 0.0, ended_s = 0.0;
   char error[4096] = {};
 };
 
@@ -88,6 +81,20 @@ inline runtime::DataOptions DataOf(const planner::Programs& programs, const std:
   return data;
 }
 
+/// Notes when the first sample is asked for.
+class NotedSource final : public runtime::DataSource {
+ public:
+  NotedSource(runtime::DataSource& source, double* first_s) : source_(source), first_s_(first_s) {}
+  Status Read(int64_t step, int64_t sample, int64_t sequence, int32_t* tokens) override {
+    if (*first_s_ == 0.0) *first_s_ = SteadySeconds();
+    return source_.Read(step, sample, sequence, tokens);
+  }
+
+ private:
+  runtime::DataSource& source_;
+  double* const first_s_;
+};
+
 inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& o) {
   const size_t ranks = programs.ranks.size();
   const auto program_of = [&](size_t r) -> const planner::RankProgram& {
@@ -114,6 +121,7 @@ inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& 
       options.lr.peak = o.learning_rate;
       options.deadline_s = o.deadline_s;
       options.trace = o.trace;
+      options.trace_ops = o.trace;
       options.on_gradients = [&](const runtime::ArenaView& view) {
         if (view.step != 0) return;
         const auto& arena = view.program.arena;
@@ -121,6 +129,7 @@ inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& 
                     static_cast<size_t>(arena.memory.gradients));
       };
       options.on_step = [&](const runtime::StepReport& report) {
+        note.last_step_s = SteadySeconds();
         if (o.after_step) o.after_step(report.rank, report.step);
       };
       runtime::GpuOptions gpu;
@@ -128,8 +137,10 @@ inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& 
       gpu.deterministic = o.deterministic;
       gpu.tune = o.tune;
       gpu.time_ops = o.time_ops;
-      MW_ASSIGN_OR_RETURN(const runtime::RunSummary summary,
-                          runtime::ExecuteOnGpu(programs, *store, *world, *data, options, gpu));
+      NotedSource noted(*data, &note.began_s);
+      auto executed = runtime::ExecuteOnGpu(programs, *store, *world, noted, options, gpu);
+      note.ended_s = SteadySeconds();
+      MW_ASSIGN_OR_RETURN(const runtime::RunSummary summary, std::move(executed));
       note.steps = static_cast<int64_t>(summary.losses.size());
       for (size_t i = 0; i < summary.losses.size() && i < 512; ++i) {
         note.losses[i] = summary.losses[i];
@@ -143,6 +154,10 @@ inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& 
       }
       note.arena_bytes = summary.arena_bytes;
       note.trace_rows = static_cast<int64_t>(summary.trace.size());
+      for (const planner::OpTraceRow& row : summary.op_trace) {
+        // A receive may start before the first op does, from which times count.
+        if (row.end_ns >= row.start_ns && row.end_ns != 0) ++note.op_rows;
+      }
       return Status::Ok();
     };
     const Status status = run();

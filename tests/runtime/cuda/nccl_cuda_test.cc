@@ -285,8 +285,12 @@ TEST(NcclWorld, OptionsAreChecked) {
   MeetingPoint point(StoreKind::kFile);
   auto store = point.Open(0, 1).value();
   NcclOptions options;
-  options.data_ctas = 0;
-  EXPECT_EQ(NcclWorld::Create(*store, options, 0).status().code(), StatusCode::kInvalidInput);
+  for (const int ctas : {-1, 33}) {
+    options.data_ctas = ctas;
+    const Status status = NcclWorld::Create(*store, options, 0).status();
+    EXPECT_EQ(status.code(), StatusCode::kInvalidInput);
+    EXPECT_THAT(status.message(), HasSubstr("1..32"));
+  }
   options = {};
   options.deadline_s = 0;
   EXPECT_EQ(NcclWorld::Create(*store, options, 0).status().code(), StatusCode::kInvalidInput);

@@ -1,0 +1,188 @@
+// Times runs of collectives on one rank.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <functional>
+
+#include "runtime/cuda/gpu_memory.h"
+#include "runtime/deadline.h"
+#include "tests/runtime/cuda/communication_paths.h"
+
+namespace meshwright::runtime::cuda {
+
+/// How operations come to the GPU.
+enum class Issue {
+  kBackToBack,  ///< each as soon as the host has made the call: small ones wait for the host
+  kQueued,      ///< the host is ahead, as in a training step: small ones wait for the GPU alone
+};
+inline constexpr Issue kIssues[] = {Issue::kBackToBack, Issue::kQueued};
+
+/// Events around the operations on their stream.
+class CallTimer {
+ public:
+  CallTimer() = default;
+  ~CallTimer() {
+    for (cudaEvent_t event : {begin_, end_}) {
+      if (event != nullptr) static_cast<void>(cudaEventDestroy(event));
+    }
+  }
+  CallTimer(const CallTimer&) = delete;
+  CallTimer& operator=(const CallTimer&) = delete;
+
+  Status Create() {
+    MW_RETURN_IF_ERROR(delay_.Allocate(kDelayBytes));
+    MW_CUDA_CALL(cudaEventCreate(&begin_));
+    MW_CUDA_CALL(cudaEventCreate(&end_));
+    return Status::Ok();
+  }
+
+  /// Microseconds of one of `calls` operations on this rank. Ranks meet in an untimed run before.
+  Result<double> Time(Path& path, int calls, Issue issue) {
+    const bool queued = issue == Issue::kQueued;
+    // While this is written, the host issues both runs.
+    for (int covered = 0; queued && covered < 2 * calls; covered += kCallsADelay) {
+      MW_CUDA_CALL(cudaMemsetAsync(delay_.data(), 0, kDelayBytes, path.stream()));
+    }
+    MW_RETURN_IF_ERROR(path.Issue());
+    if (!queued) MW_RETURN_IF_ERROR(Await(path.stream()));
+    MW_CUDA_CALL(cudaEventRecord(begin_, path.stream()));
+    MW_RETURN_IF_ERROR(path.Issue());
+    MW_CUDA_CALL(cudaEventRecord(end_, path.stream()));
+    MW_RETURN_IF_ERROR(Await(path.stream()));
+    float milliseconds = 0.0F;
+    MW_CUDA_CALL(cudaEventElapsedTime(&milliseconds, begin_, end_));
+    return 1e3 * static_cast<double>(milliseconds) / calls;
+  }
+
+ private:
+  static constexpr size_t kDelayBytes = size_t{1} << 30;  // at least 200 us at 5 TB/s
+  static constexpr int kCallsADelay = 8;                  // 25 us each, twice what one takes
+  static constexpr double kDeadlineS = 60.0;
+
+  /// Without blocking in CUDA, so that a rank that waits for ever becomes an error.
+  static Status Await(cudaStream_t stream) {
+    const Deadline deadline(kDeadlineS);
+    while (true) {
+      const cudaError_t state = cudaStreamQuery(stream);
+      if (state == cudaSuccess) return Status::Ok();
+      if (state != cudaErrorNotReady) return CudaStatus(state, "cudaStreamQuery");
+      if (!deadline.passed()) continue;
+      return RunFailed(
+          "communication is not done within 60 s; another rank has failed or does something else");
+    }
+  }
+
+  DeviceMemory delay_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+/// All of one rank: its GPU, our communicators with the limits of a run and without, a plain one.
+class RankBench {
+ public:
+  RankBench() = default;
+  ~RankBench() {
+    if (plain_ != nullptr) static_cast<void>(ncclCommDestroy(plain_));
+    if (plain_stream_ != nullptr) static_cast<void>(cudaStreamDestroy(plain_stream_));
+  }
+  RankBench(const RankBench&) = delete;
+  RankBench& operator=(const RankBench&) = delete;
+
+  Status SetUp(Store& store, int ordinal, int64_t most_bytes) {
+    CudaDeviceOptions options;
+    options.ordinal = ordinal;
+    options.own_workspaces = false;
+    MW_ASSIGN_OR_RETURN(device_, CudaDevice::Open(options, {true, true}));
+    MW_ASSIGN_OR_RETURN(tracker_, FlightTracker::Create(flights_, kFlights));
+    NcclOptions nccl;
+    nccl.other_ctas = 0;  // of the groups without limits
+    nccl.observer = tracker_.get();
+    MW_ASSIGN_OR_RETURN(world_, NcclWorld::Create(store, nccl, ordinal));
+    MW_RETURN_IF_ERROR(MakeGroups(store.world(), most_bytes));
+    MW_RETURN_IF_ERROR(MakePlain(store));
+    arena_bytes_ = ArenaBytes(most_bytes);
+    MW_RETURN_IF_ERROR(arena_.Allocate(arena_bytes_));
+    MW_CUDA_CALL(cudaMemset(arena_.data(), 0, static_cast<size_t>(arena_bytes_)));
+    MW_CUDA_CALL(cudaDeviceSynchronize());
+    return timer_.Create();
+  }
+
+  bool TakesPart(const RateCase& c) const { return !c.message() || world_->rank() < 2; }
+  Result<std::unique_ptr<Path>> Ours(const RateCase& c, bool limited) {
+    const size_t group = c.message() ? (limited ? kEdge : kFreeEdge)
+                         : !limited  ? kFree
+                         : c.traffic == planner::CommunicatorKind::kTensor ? kTensor
+                                                                           : kData;
+    MW_ASSIGN_OR_RETURN(std::unique_ptr<Path> path,
+                        ExecutorPath::Make(c, *device_, *tracker_, *world_->group(group),
+                                           arena_.data(), arena_bytes_));
+    return path;
+  }
+  std::unique_ptr<Path> Plain(const RateCase& c) {
+    return std::make_unique<PlainPath>(c, plain_, world_->rank(), world_->size(), plain_stream_,
+                                       arena_.data(), arena_bytes_);
+  }
+
+  Result<double> Time(Path& path, const RateCase& c, Issue issue) {
+    MW_ASSIGN_OR_RETURN(const double us, timer_.Time(path, c.calls, issue));
+    // The watchdog of a run does so every 0.1 s; it gives back the events of what is done.
+    static_cast<void>(tracker_->Poll());
+    return us;
+  }
+
+  Status Close() {
+    MW_RETURN_IF_ERROR(world_->CheckAsync());
+    return world_->Close();
+  }
+
+ private:
+  enum : size_t { kTensor, kData, kEdge, kFree, kFreeEdge };
+  static constexpr size_t kFlights = 4096;  // as in a run
+
+  Status MakeGroups(int ranks, int64_t most_bytes) {
+    using planner::CommunicatorKind;
+    using planner::OpKind;
+    std::vector<int32_t> all;
+    for (int r = 0; r < ranks; ++r) all.push_back(r);
+    constexpr auto kBf16 = planner::DType::kBf16;
+    const std::vector<GroupUse> collectives = {{OpKind::kAllReduce, kBf16, most_bytes},
+                                               {OpKind::kAllGather, kBf16, most_bytes},
+                                               {OpKind::kReduceScatter, kBf16, most_bytes}};
+    const std::vector<GroupUse> messages = {{OpKind::kSend, kBf16, most_bytes}};
+    return world_->MakeGroups({{"tensor", CommunicatorKind::kTensor, all},
+                               {"data", CommunicatorKind::kData, all},
+                               {"edge 0>1", CommunicatorKind::kEdge, {0, 1}},
+                               {"no limit", CommunicatorKind::kWorld, all},
+                               {"edge 0>1, no limit", CommunicatorKind::kWorld, {0, 1}}},
+                              {collectives, collectives, messages, collectives, messages});
+  }
+
+  /// As the plainest program makes its communicator and stream.
+  Status MakePlain(Store& store) {
+    constexpr char kKey[] = "communication_rates/id";
+    constexpr char kWhat[] = "plain communicator";
+    ncclUniqueId id;
+    if (store.rank() == 0) {
+      MW_RETURN_IF_ERROR(NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId", kWhat, nullptr));
+      MW_RETURN_IF_ERROR(store.Set(kKey, std::string(id.internal, sizeof(id.internal))));
+    }
+    MW_ASSIGN_OR_RETURN(const std::string text, store.Get(kKey, 60.0));
+    text.copy(id.internal, sizeof(id.internal));
+    MW_RETURN_IF_ERROR(NcclStatus(ncclCommInitRank(&plain_, store.world(), id, store.rank()),
+                                  "ncclCommInitRank", kWhat, nullptr));
+    MW_CUDA_CALL(cudaStreamCreate(&plain_stream_));
+    return Status::Ok();
+  }
+
+  FlightRecorder flights_{kFlights};
+  std::unique_ptr<CudaDevice> device_;
+  std::unique_ptr<FlightTracker> tracker_;
+  std::unique_ptr<NcclWorld> world_;
+  ncclComm_t plain_ = nullptr;
+  cudaStream_t plain_stream_ = nullptr;
+  DeviceMemory arena_;
+  int64_t arena_bytes_ = 0;
+  CallTimer timer_;
+};
+
+}  // namespace meshwright::runtime::cuda

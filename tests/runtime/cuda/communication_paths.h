@@ -1,0 +1,154 @@
+// Ways to put a run of the same collective or message on a stream: as the executor does, and as a
+// plain loop over NCCL.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <memory>
+
+#include "runtime/cuda/communicate.h"
+#include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/flight_tracker.h"
+#include "runtime/cuda/gpu_streams.h"
+#include "runtime/cuda/nccl_communicator.h"
+#include "runtime/cuda/nccl_world.h"
+#include "runtime/cuda/task_ranges.h"
+#include "runtime/cuda/task_timer.h"
+#include "runtime/rank_setup.h"
+#include "runtime/step_issuer.h"
+#include "tests/runtime/cuda/communication_cases.h"
+
+namespace meshwright::runtime::cuda {
+
+/// `calls` operations in a row on one stream.
+class Path {
+ public:
+  virtual ~Path() = default;
+  virtual cudaStream_t stream() const = 0;
+  virtual Status Issue() = 0;
+};
+
+/// The operations as ops of a program: the executor's walk over the task list, its event waits and
+/// records, its timer of tasks, the flight tracker, and our communicator. Tensor traffic lies
+/// within one task, other traffic is a task each.
+class ExecutorPath final : public Path {
+ public:
+  static Result<std::unique_ptr<ExecutorPath>> Make(const RateCase& c, CudaDevice& device,
+                                                    FlightTracker& tracker,
+                                                    DeviceCommunicator& communicator,
+                                                    std::byte* arena, int64_t arena_bytes) {
+    std::unique_ptr<ExecutorPath> path(new ExecutorPath(device, tracker, communicator, arena));
+    MW_RETURN_IF_ERROR(path->SetUp(c, arena_bytes));
+    return path;
+  }
+
+  cudaStream_t stream() const override { return device_.stream(kRateStream); }
+
+  Status Issue() override {
+    issuer_->Issue(step_, *streams_);
+    ranges_.End();
+    ++step_;
+    return streams_->status();
+  }
+
+ private:
+  ExecutorPath(CudaDevice& device, FlightTracker& tracker, DeviceCommunicator& communicator,
+               std::byte* arena)
+      : device_(device), tracker_(tracker), communicator_(communicator), arena_(arena) {}
+
+  Status SetUp(const RateCase& c, int64_t arena_bytes) {
+    program_ = RateProgram(c, communicator_.rank(),
+                           {communicator_.name(), communicator_.kind(), communicator_.size()},
+                           arena_bytes);
+    setup_.context.program = &program_;
+    setup_.context.binding = &binding_;
+    setup_.context.device = &device_;
+    MW_ASSIGN_OR_RETURN(setup_.order, MakeIssueOrder(program_));
+    setup_.reads_scalars.assign(setup_.order.ops.size(), false);
+    MW_RETURN_IF_ERROR(timer_.Create(setup_, device_));
+    issuer_ = std::make_unique<StepIssuer>(setup_, false);
+    streams_ = std::make_unique<GpuStreams>(
+        device_, [this](planner::StreamId, const StreamWork& work) { return Enqueue(work); });
+    MW_RETURN_IF_ERROR(streams_->Create(issuer_->events()));
+    streams_->Record(planner::kComputeStream, kRateComputed);
+    return streams_->status();
+  }
+
+  /// As a GPU rank's run does with its ops.
+  Status Enqueue(const StreamWork& work) {
+    const auto& op = *static_cast<const IssuedOp*>(work.item);
+    ranges_.Enter(op.task, *op.task_ptr);
+    MW_RETURN_IF_ERROR(timer_.Before(op, work.step));
+    tracker_.SetPlace(work.step, op.index);
+    const OpCall call{setup_.context, *op.block, *op.op, *op.instance, *op.task_ptr, arena_};
+    MW_RETURN_IF_ERROR(Communicate(call, communicator_, device_.stream(op.op->stream)));
+    return timer_.After(op, work.step);
+  }
+
+  CudaDevice& device_;
+  FlightTracker& tracker_;
+  DeviceCommunicator& communicator_;
+  std::byte* const arena_;
+  planner::RankProgram program_;
+  planner::RankBinding binding_;
+  RankSetup setup_;
+  TaskTimer timer_;
+  TaskRanges ranges_;
+  std::unique_ptr<StepIssuer> issuer_;
+  std::unique_ptr<GpuStreams> streams_;
+  int64_t step_ = 0;
+};
+
+/// A loop of NCCL calls on a communicator with NCCL's defaults.
+class PlainPath final : public Path {
+ public:
+  PlainPath(const RateCase& c, ncclComm_t communicator, int rank, int ranks, cudaStream_t stream,
+            std::byte* arena, int64_t arena_bytes)
+      : case_(c), communicator_(communicator), rank_(rank), ranks_(ranks), stream_(stream) {
+    whole_ = arena;
+    part_ = c.in_place() ? whole_ + 2 * rank * c.part_elements(ranks) : arena + arena_bytes / 2;
+  }
+
+  cudaStream_t stream() const override { return stream_; }
+
+  Status Issue() override {
+    for (int i = 0; i < case_.calls; ++i) {
+      const ncclResult_t result = Call();
+      if (result != ncclSuccess) {
+        return NcclStatus(result, "a collective or message", "plain loop over NCCL", communicator_);
+      }
+    }
+    return Status::Ok();
+  }
+
+ private:
+  ncclResult_t Call() const {
+    using planner::OpKind;
+    const auto part = static_cast<size_t>(case_.part_elements(ranks_));
+    const auto whole = static_cast<size_t>(case_.elements(ranks_));
+    switch (case_.kind) {
+      case OpKind::kAllGather:
+        return ncclAllGather(part_, whole_, part, ncclBfloat16, communicator_, stream_);
+      case OpKind::kReduceScatter:
+        return ncclReduceScatter(whole_, part_, part, ncclBfloat16, ncclSum, communicator_,
+                                 stream_);
+      case OpKind::kSend: {
+        const auto count = static_cast<size_t>(case_.elements(1));
+        return rank_ == 0 ? ncclSend(whole_, count, ncclBfloat16, 1, communicator_, stream_)
+                          : ncclRecv(whole_, count, ncclBfloat16, 0, communicator_, stream_);
+      }
+      default:
+        return ncclAllReduce(whole_, whole_, whole, ncclBfloat16, ncclSum, communicator_, stream_);
+    }
+  }
+
+  const RateCase case_;
+  const ncclComm_t communicator_;
+  const int rank_, ranks_;
+  const cudaStream_t stream_;
+  std::byte* whole_;
+  std::byte* part_;
+};
+
+}  // namespace meshwright::runtime::cuda
