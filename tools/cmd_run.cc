@@ -39,6 +39,7 @@ struct RunArguments {
   double deadline_s = 60.0;
   bool deterministic = false;
   bool no_tune = false;
+  std::string peer_copies = "on";
   bool op_times = false;
   std::string flight_record;
   int64_t tensor_ctas = runtime::GpuOptions{}.tensor_ctas;
@@ -81,6 +82,8 @@ void Declare(RunArguments* a, OptionSet& options) {
   options.Heading("GPUs");
   options.Flag("--no-tune", &a->no_tune,
                "take cuBLASLt's first proposal instead of timing several before the first step");
+  options.Choice("--peer-copies", &a->peer_copies, {"on", "off"},
+                 "tensor traffic of two ranks of a host by copy engines instead of NCCL");
   options.Flag("--op-times", &a->op_times, "measure every op of the last step, which that slows");
   options.Int("--tensor-ctas", &a->tensor_ctas, {1, 64},
               "thread blocks of tensor-parallel traffic");
@@ -273,6 +276,7 @@ Status RunGpuRank(const RunArguments& a, const Job& job, const runtime::LaunchFa
   gpu.deterministic = job.plan.deterministic;
   gpu.tune = !a.no_tune;
   gpu.time_ops = a.op_times;
+  if (a.peer_copies == "off") gpu.peer_copies_from.reset();
   gpu.tensor_ctas = static_cast<int>(a.tensor_ctas);
   gpu.data_ctas = static_cast<int>(a.data_ctas);
   gpu.edge_ctas = static_cast<int>(a.edge_ctas);

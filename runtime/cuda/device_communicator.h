@@ -14,6 +14,8 @@
 
 namespace meshwright::runtime::cuda {
 
+class PeerCopies;  // peer_copies.h
+
 /// A group of ranks with a GPU each, numbered 0 .. size()-1 in communicator order. Buffers are
 /// device memory, counts are elements; bf16, fp32, fp64, int32 and int64. An ok status means that
 /// the operation is on the stream, not that it is done. The members put the same operations on a
@@ -49,6 +51,10 @@ class DeviceCommunicator {
                       cudaStream_t stream) = 0;
   virtual Status Recv(std::byte* buffer, int64_t count, planner::DType dtype, int peer,
                       cudaStream_t stream) = 0;
+
+  /// From now on all-reduces, all-gathers and reduce-scatters that `copies` takes go through it. It
+  /// outlives all operations; set on both ranks before the first one.
+  virtual void UsePeerCopies(PeerCopies* copies) = 0;
 };
 
 /// Told of every operation, on the thread that issues it.

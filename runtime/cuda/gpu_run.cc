@@ -19,6 +19,7 @@
 #include "runtime/cuda/measure_own_limit.h"
 #include "runtime/cuda/nccl_world.h"
 #include "runtime/cuda/op_timer.h"
+#include "runtime/cuda/peer_copies.h"
 #include "runtime/cuda/prepare_kernels.h"
 #include "runtime/cuda/step_tables.h"
 #include "runtime/cuda/task_ranges.h"
@@ -70,6 +71,7 @@ class GpuRun {
   Status OpenDevice();
   Status MakeCommunicators();
   Status MakeMemory();
+  Status ConnectPeers();
   Status StartWatchdog();
   Status Enqueue(StreamId stream, const StreamWork& work);
   Status EnqueueOp(const IssuedOp& op, int64_t step);
@@ -100,6 +102,7 @@ class GpuRun {
   std::unique_ptr<CudaDevice> device_;
   std::unique_ptr<NcclWorld> nccl_;
   DeviceMemory arena_;
+  std::unique_ptr<PeerCopies> copies_;  ///< nullptr: NCCL carries everything
   HostLanes lanes_;
   std::vector<int32_t> ids_;
   TaskTimer timer_;
@@ -168,6 +171,15 @@ Status GpuRun::MakeMemory() {
   return Status::Ok();
 }
 
+Status GpuRun::ConnectPeers() {
+  if (!gpu_.peer_copies_from || world_.size() == 1) return Status::Ok();
+  MW_ASSIGN_OR_RETURN(copies_, PeerCopies::Connect(world_, programs_, gpu_.device, arena_.data(),
+                                                   *gpu_.peer_copies_from));
+  if (copies_ == nullptr) return Status::Ok();
+  nccl_->group(static_cast<size_t>(copies_->group()))->UsePeerCopies(copies_.get());
+  return Status::Ok();
+}
+
 std::string GpuRun::ItemName(int64_t item) const {
   if (item < 0 || static_cast<size_t>(item) >= setup_.order.ops.size()) return "no op";
   const IssuedOp& op = setup_.order.ops[static_cast<size_t>(item)];
@@ -195,7 +207,10 @@ Status GpuRun::StartWatchdog() {
   hooks.check = [this] { return nccl_->CheckAsync(); };
   hooks.progress = [this] { return tracker_->Poll(); };
   hooks.describe = [this](size_t stream, int64_t) { return tracker_->Describe(stream, Names()); };
-  hooks.on_failure = [this](const Status&) { nccl_->Abort(0.25 * options_.deadline_s); };
+  hooks.on_failure = [this](const Status&) {
+    if (copies_ != nullptr) copies_->Release();
+    nccl_->Abort(0.25 * options_.deadline_s);
+  };
   hooks.item = [this](int64_t item) { return ItemName(item); };
   hooks.groups = programs_.groups;
   MW_ASSIGN_OR_RETURN(watchdog_, Watchdog::Start(store_, watch, std::move(hooks), &flights_));
@@ -210,6 +225,7 @@ Status GpuRun::SetUp() {
   MW_RETURN_IF_ERROR(PrepareKernels(programs_, setup_, store_, *device_));
   MW_RETURN_IF_ERROR(MakeCommunicators());
   MW_RETURN_IF_ERROR(MakeMemory());
+  MW_RETURN_IF_ERROR(ConnectPeers());
   MW_RETURN_IF_ERROR(lanes_.Create(setup_, kLanes));
   recorder_ = std::make_unique<StepRecorder>(programs_, rank_, options_);
   MW_RETURN_IF_ERROR(timer_.Create(setup_, *device_));
@@ -344,6 +360,9 @@ Result<RunSummary> GpuRun::Finish() {
   summary.nccl_bytes = nccl_bytes_;
   if (watchdog_ != nullptr) MW_RETURN_IF_ERROR(watchdog_->Stop());
   MW_RETURN_IF_ERROR(nccl_->Close());
+  copies_.reset();
+  // Memory that the other rank has mapped stays until it has let go.
+  MW_RETURN_IF_ERROR(world_.Barrier());
   if (gpu_.time_ops && op_timer_.ends(options_.steps - 1)) {
     MW_ASSIGN_OR_RETURN(summary.op_times, op_timer_.Report());
   }

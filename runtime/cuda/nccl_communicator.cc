@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/cuda/cuda_device.h"
+#include "runtime/cuda/peer_copies.h"
 
 namespace meshwright::runtime::cuda {
 namespace {
@@ -115,6 +116,22 @@ Status NcclCommunicator::Put(const Call& call, cudaStream_t stream, const Enqueu
   return Status::Ok();
 }
 
+bool NcclCommunicator::ByCopies(const Call& call) const {
+  // An all-gather or reduce-scatter moves half of its bytes; all members decide alike.
+  return copies_ != nullptr && copies_->Takes(call.bytes, call.dtype);
+}
+
+/// As Put, with operations of the peer copies, which have a status of their own.
+template <typename Enqueue>
+Status NcclCommunicator::PutCopies(const Call& call, cudaStream_t stream, const Enqueue& enqueue) {
+  Status status;
+  const Status put = Put(call, stream, [&](ncclComm_t) {
+    status = enqueue();
+    return status.ok() ? ncclSuccess : ncclUnhandledCudaError;
+  });
+  return status.ok() ? put : status.WithContext("communicator '" + name() + "'");
+}
+
 Status NcclCommunicator::Copy(const std::byte* from, std::byte* to, int64_t bytes,
                               cudaStream_t stream) const {
   if (from == to || bytes == 0) return Status::Ok();
@@ -128,6 +145,10 @@ Status NcclCommunicator::AllReduce(std::byte* buffer, int64_t count, DType dtype
   const Call call{CommOp::kAllReduce, "ncclAllReduce", count, count * planner::SizeOf(dtype),
                   dtype};
   if (size() == 1) return Check(call);
+  if (ByCopies(call)) {
+    return PutCopies(call, stream,
+                     [&] { return copies_->AllReduce(buffer, count, dtype, stream); });
+  }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclAllReduce(buffer, buffer, static_cast<size_t>(count), ToNccl(dtype), ncclSum, c,
                          stream);
@@ -142,6 +163,10 @@ Status NcclCommunicator::AllGather(const std::byte* in, std::byte* out, int64_t 
     MW_RETURN_IF_ERROR(Check(call));
     return Copy(in, out, call.bytes, stream);
   }
+  if (ByCopies(call)) {
+    return PutCopies(call, stream,
+                     [&] { return copies_->AllGather(in, out, call.bytes / 2, stream); });
+  }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclAllGather(in, out, static_cast<size_t>(count), ToNccl(dtype), c, stream);
   });
@@ -154,6 +179,10 @@ Status NcclCommunicator::ReduceScatter(const std::byte* in, std::byte* out, int6
   if (size() == 1) {
     MW_RETURN_IF_ERROR(Check(call));
     return Copy(in, out, call.bytes, stream);
+  }
+  if (ByCopies(call)) {
+    return PutCopies(call, stream,
+                     [&] { return copies_->ReduceScatter(in, out, count, dtype, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclReduceScatter(in, out, static_cast<size_t>(count), ToNccl(dtype), ncclSum, c,

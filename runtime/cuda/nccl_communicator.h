@@ -54,6 +54,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   Status Recv(std::byte* buffer, int64_t count, planner::DType dtype, int peer,
               cudaStream_t stream) override;
 
+  void UsePeerCopies(PeerCopies* copies) override { copies_ = copies; }
+
   /// The configuration of this communicator; `blocking` as NCCL understands it. It points to the
   /// name, so the object outlives NCCL's communicator.
   ncclConfig_t Config(bool blocking) const;
@@ -94,6 +96,9 @@ class NcclCommunicator final : public DeviceCommunicator {
   Status Check(const Call& call) const;
   template <typename Enqueue>
   Status Put(const Call& call, cudaStream_t stream, const Enqueue& enqueue);
+  template <typename Enqueue>
+  Status PutCopies(const Call& call, cudaStream_t stream, const Enqueue& enqueue);
+  bool ByCopies(const Call& call) const;
   Status Copy(const std::byte* from, std::byte* to, int64_t bytes, cudaStream_t stream) const;
 
   const NcclFacts facts_;
@@ -103,6 +108,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> ready_{false};
   bool counting_ = false;
+  PeerCopies* copies_ = nullptr;
 };
 
 template <typename Use>

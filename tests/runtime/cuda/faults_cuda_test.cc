@@ -34,10 +34,11 @@ int Rounds() {
   return planner::testing::LongForm() ? 10 : 1;
 }
 
-/// Two data-parallel ranks of a tiny model.
-Programs TwoRanks() {
+/// Two ranks of a tiny model, data parallel or tensor parallel.
+Programs TwoRanks(int64_t tp = 1) {
   planner::SplitRequest r;
-  r.dp = 2;
+  r.tp = tp;
+  r.dp = 2 / tp;
   r.micro_batch = 2;
   r.global_batch = 8;
   r.sequence = 128;
@@ -107,10 +108,9 @@ void RunRounds(const Fault& fault) {
   std::fflush(stdout);
 }
 
-TEST(GpuFaults, KilledRankIsNamedByTheOther) {
-  SKIP_BELOW(2);
-  Fault fault{"killed rank",
-              TwoRanks(),
+Fault KilledRank(const char* name, int64_t tp) {
+  Fault fault{name,
+              TwoRanks(tp),
               {},
               std::regex("rank ([0-9]+) (is gone|has given no sign of life)"),
               true};
@@ -119,6 +119,19 @@ TEST(GpuFaults, KilledRankIsNamedByTheOther) {
   fault.options.after_step = [](int rank, int64_t step) {
     if (rank == kCulprit && step == 3) raise(SIGKILL);
   };
+  return fault;
+}
+
+TEST(GpuFaults, KilledRankIsNamedByTheOther) {
+  SKIP_BELOW(2);
+  RunRounds(KilledRank("killed rank", 1));
+}
+
+/// The stream of the other waits for a counter that nobody will write.
+TEST(GpuFaults, KilledRankOfPeerCopiesIsNamedByTheOther) {
+  SKIP_BELOW(2);
+  Fault fault = KilledRank("killed rank of peer copies", 2);
+  fault.options.peer_copies_from = 0;
   RunRounds(fault);
 }
 

@@ -70,12 +70,17 @@ struct Split {
   int64_t tp, pp, dp, virtual_stages;
   bool zero1;
   planner::Recompute recompute;
+  int64_t tensor_chunks = 0;  ///< 0: sequence parallelism
+  bool copies = false;        ///< all tensor traffic that may goes by copy engines
 };
 constexpr Split kSplits[] = {
     {"one GPU", 1, 1, 1, 1, false, planner::Recompute::kNone},
     {"one GPU, selective", 1, 1, 1, 1, false, planner::Recompute::kSelective},
     {"one GPU, full", 1, 1, 1, 1, false, planner::Recompute::kFull},
     {"tp2 sp", 2, 1, 1, 1, false, planner::Recompute::kNone},
+    {"tp2 sp, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 0, true},
+    {"tp2 in 2 chunks", 2, 1, 1, 1, false, planner::Recompute::kSelective, 2},
+    {"tp2 in 4 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 4, true},
     {"pp2", 1, 2, 1, 1, false, planner::Recompute::kNone},
     {"pp2 v2", 1, 2, 1, 2, false, planner::Recompute::kFull},
     {"dp2", 1, 1, 2, 1, false, planner::Recompute::kNone},
@@ -87,7 +92,17 @@ Programs ProgramsOf(const std::string& model, const Split& split, DType dtype) {
   r.virtual_stages = split.virtual_stages;
   r.sharding = split.zero1 ? planner::Sharding::kZero1 : planner::Sharding::kNone;
   r.recompute = {split.recompute};
+  if (split.tensor_chunks > 0) {
+    r.sequence_parallel = false;
+    r.tensor_chunks = split.tensor_chunks;
+  }
   return LoweredFor(model, r);
+}
+
+testing::GpuJobOptions OptionsOf(const Split& split) {
+  testing::GpuJobOptions options;
+  if (split.copies) options.peer_copies_from = 0;
+  return options;
 }
 
 /// Largest error of the splits that fit; `check` sees each.
@@ -99,7 +114,7 @@ void ForEachSplit(const std::string& model, DType dtype,
     if (split.tp * split.pp * split.dp > gpus) continue;
     SCOPED_TRACE(model + ", " + split.name);
     const Programs programs = ProgramsOf(model, split, dtype);
-    const GpuJob job = testing::RunOnGpus(programs, {});
+    const GpuJob job = testing::RunOnGpus(programs, OptionsOf(split));
     ASSERT_EQ(job.exit_code, 0) << job.what << ": " << job.ranks[0].error;
     EXPECT_TRUE(job.disagreements.empty()) << job.disagreements.front();
     for (size_t r = 0; r < job.ranks.size(); ++r) {
@@ -150,7 +165,7 @@ TEST(GpuRun, TwoHundredStepsFollowTheCpu) {
       if (split.tp * split.pp * split.dp > gpus || split.recompute != planner::Recompute::kNone) {
         continue;
       }
-      testing::GpuJobOptions options;
+      testing::GpuJobOptions options = OptionsOf(split);
       options.steps = kSteps;
       options.data = text;
       const GpuJob job = testing::RunOnGpus(ProgramsOf("gpt-tiny", split, dtype), options);
