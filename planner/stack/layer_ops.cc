@@ -244,8 +244,8 @@ void AddDenseMlp(OpList& list, const MlpSpec& mlp, int64_t ffn) {
 namespace {
 
 /// What per-operator checkpointing keeps beside the layer's input: the results of every other
-/// product, of attention and of the reduction behind it. The last product's is kept by no one: a
-/// compiled backward does not read it.
+/// product, of attention and of the reduction behind it. The last product's is read by no backward
+/// pass: compiled layers drop it, eager ones keep it.
 double KeptResults(const ItemContext& context, const LayerSpec& layer, const ItemOps& item) {
   const auto tokens = static_cast<double>(context.tokens());
   const double e = context.element_bytes();
@@ -265,7 +265,9 @@ double KeptResults(const ItemContext& context, const LayerSpec& layer, const Ite
   // The first, third and fifth: queries, values, the first half of the MLP.
   const internal::Widths w = internal::WidthsOf(layer.attention, context.split.tp);
   const auto width = static_cast<double>(std::max<int64_t>(layer.mlp.ffn / context.split.tp, 1));
-  return bytes + e * tokens * (w.q + w.v + width);
+  const bool compiled = context.stack.lowering.compiled_norms;
+  const auto last = compiled ? 0.0 : static_cast<double>(context.module.hidden);
+  return bytes + e * tokens * (w.q + w.v + width + last);
 }
 
 }  // namespace

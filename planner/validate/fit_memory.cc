@@ -17,6 +17,7 @@ Result<double> AllocatedOf(const stack::StackSpec& start, CaseMaker& maker,
   if (!made.ok() || made->stack != start.name) return 0.0;
   stack::CostInputs inputs = made->inputs;
   inputs.stack = start;
+  inputs.stack.lowering = made->inputs.stack.lowering;  // rows may say more of their kernels
   MW_ASSIGN_OR_RETURN(const auto costs, stack::StackStageCosts::Make(std::move(inputs)));
   const Result<std::vector<stack::StageContent>> stages =
       stack::EvenStages(costs->module(), made->split, made->mode);

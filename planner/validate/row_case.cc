@@ -291,6 +291,12 @@ Status ReadTraining(const MeasuredRow& row, RowCase* out) {
   ReadSharding(sharding, &out->split, out->inputs.stack, &out->assumptions);
   const std::string asked = Lower(row.Text("sequence_parallel"));
   out->split.sequence_parallel = out->split.tp > 1 && (asked == "yes" || (asked.empty() && !old));
+  stack::StackLowering& lowering = out->inputs.stack.lowering;
+  if (lowering.compiled_norms && row.Text("notes").starts_with("eager")) {
+    lowering.compiled_norms = false;
+    lowering.library_norms = true;
+    out->assumptions.push_back("layers not compiled");
+  }
   if (asked.empty() && out->split.tp > 1) {
     out->assumptions.push_back(out->split.sequence_parallel ? "sequence_parallel = yes"
                                                             : "sequence_parallel = no");

@@ -160,11 +160,16 @@ TEST(ItemOps, TensorTrafficIsFourPassesOfTheActivationALayerAndDirection) {
 /// statistics; of seven products the first, third and fifth.
 TEST(ItemOps, CheckpointsByOperatorKeepEveryOtherProduct) {
   const ModuleSpec module = Module("llama-3-8b");
-  const StackSpec stack = Stack("fsdp2");
+  StackSpec stack = Stack("fsdp2");
   const Split split;
   const ItemOps layer = LayerOps({stack, module, split, 4096}, module.layer_kinds[0]);
   const double token = 2.0 * (4096 + 4096 + 1024 + 14336 + 4096) + 4 * 32;
   EXPECT_DOUBLE_EQ(layer.saved[static_cast<size_t>(LayerMode::kSelective)], 4096 * token);
+  // Eager layers keep the seventh too.
+  stack.lowering.compiled_norms = false;
+  const ItemOps eager = LayerOps({stack, module, split, 4096}, module.layer_kinds[0]);
+  EXPECT_DOUBLE_EQ(eager.saved[static_cast<size_t>(LayerMode::kSelective)],
+                   4096 * (token + 2.0 * 4096));
 }
 
 TEST(ItemOps, GatheredInputsStayWhereTheStackKeepsThem) {
