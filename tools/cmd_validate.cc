@@ -134,14 +134,17 @@ std::string Markdown(const std::vector<std::vector<std::string>>& rows) {
 }
 
 /// The page of cost_models/validation: what is off by how much, by source and half.
-std::string PageText(const Groups& groups, const std::string& rows) {
-  std::vector<std::vector<std::string>> steps = {
-      {"source", "rows", "MAPE", "median", "p90", "max", "bias", "worst row"}};
+std::string PageText(const Groups& groups, const ValidateArguments& a) {
+  const std::vector<std::string> errors = {"source", "rows", "MAPE", "median",
+                                           "p90",    "max",  "bias", "worst row"};
+  std::vector<std::vector<std::string>> steps = {errors}, memory = {errors};
   std::vector<std::vector<std::string>> choice = {
       {"source", "groups", "mean regret", "max regret", "Spearman"}};
   for (const auto& [name, members] : groups.by_name) {
     const ErrorSummary step = SummarizeSteps(name, members);
     if (step.predicted > 0) steps.push_back(ErrorCells(step));
+    const ErrorSummary bytes = SummarizeMemory(name, members);
+    if (bytes.predicted > 0) memory.push_back(ErrorCells(bytes));
     const ChoiceSummary chosen = SummarizeChoice(name, members);
     if (chosen.groups > 0) {
       choice.push_back({name, std::to_string(chosen.groups), PercentText(chosen.mean_regret),
@@ -149,16 +152,24 @@ std::string PageText(const Groups& groups, const std::string& rows) {
                         fmt::format("{:.2f}", chosen.mean_spearman)});
     }
   }
-  return "# Predictions of published training steps\n\nMade by `meshwright validate --rows " +
-         rows +
-         " --by half --complete --page FILE`. Models of a source are fitted or held out whole, by "
-         "a "
-         "hash of their name.\n\n" +
-         Markdown(steps) +
-         "\nChoice among the measured rows of one model, batch and number of GPUs (three rows or "
-         "more): how much slower than the fastest measured row the row is that is predicted "
-         "fastest, and the rank correlation.\n\n" +
-         Markdown(choice);
+  std::string text = fmt::format(
+      "# Predictions of published training {}\n\nMade by `meshwright validate --rows {} --by "
+      "half{} --page FILE`. Models of a source are fitted or held out whole, by a hash of their "
+      "name.\n\n",
+      steps.size() > 1 ? "steps" : "memory", a.rows, a.complete ? " --complete" : "");
+  if (steps.size() > 1) text += Markdown(steps);
+  if (choice.size() > 1) {
+    text +=
+        "\nChoice among the measured rows of one model, batch and number of GPUs (three rows or "
+        "more): how much slower than the fastest measured row the row is that is predicted "
+        "fastest, and the rank correlation.\n\n" +
+        Markdown(choice);
+  }
+  if (memory.size() > 1) {
+    text += steps.size() > 1 ? "\nPeak memory of a GPU, as each source counts it.\n\n" : "";
+    text += Markdown(memory);
+  }
+  return text;
 }
 
 void ShowSummaries(const Groups& groups, Output& output) {
@@ -237,10 +248,19 @@ Status Fit(const ValidateArguments& a, const std::vector<MeasuredRow>& rows,
         !planner::validate::IsHeldOut(row.Source(), planner::validate::ModelGroupOf(row)))
       seen.push_back(row);
   }
-  MW_ASSIGN_OR_RETURN(const planner::validate::FitResult fit,
-                      FitStack(start, maker, seen, options));
+  const bool memory = a.fit == "fragmentation";
+  MW_ASSIGN_OR_RETURN(
+      const planner::validate::FitResult fit,
+      memory ? FitFragmentation(start, maker, seen) : FitStack(start, maker, seen, options));
   Table table({"factor", "before", "after"});
+  if (memory) {
+    const double after = fit.stack.allocator.fragmentation;
+    output.document()["allocator"]["fragmentation"] = after;
+    table.Row({"fragmentation", fmt::format("{:.4g}", start.allocator.fragmentation),
+               fmt::format("{:.4g}", after)});
+  }
   for (const auto& field : planner::stack::FactorFields()) {
+    if (memory) break;
     const double before = start.factors.*field.member;
     const double after = fit.stack.factors.*field.member;
     output.document()["factors"][field.name] = after;
@@ -290,7 +310,7 @@ Status Validate(const ValidateArguments& a, Output& output) {
   if (a.show_rows) ShowRows(results, output);
   const Groups groups = GroupRows(results, a.by);
   ShowSummaries(groups, output);
-  if (!a.page.empty()) MW_RETURN_IF_ERROR(WriteFileAtomically(a.page, PageText(groups, a.rows)));
+  if (!a.page.empty()) MW_RETURN_IF_ERROR(WriteFileAtomically(a.page, PageText(groups, a)));
   ShowUnpredicted(results, output);
   return Status::Ok();
 }
@@ -315,7 +335,8 @@ Command ValidateCommand() {
                 "--by", &arguments->by, {"source", "stack", "half"},
                 "what summaries are over; half: by source, fitted and held-out groups apart");
             options.Text("--fit", &arguments->fit, "FACTORS",
-                         "fit these factors of --stack to the rows (comma-separated)");
+                         "fit these factors of --stack to the rows (comma-separated), or "
+                         "fragmentation to their reserved memory");
             options.Flag("--all-rows", &arguments->all_rows, "with --fit: hold no groups out");
             options.Flag("--below-alone", &arguments->below_alone,
                          "with --fit: ratios below 1 too, to correct a device profile");

@@ -4,7 +4,7 @@
 namespace meshwright::planner::stack {
 
 int64_t ItemContext::padded_vocab() const {
-  const int64_t quantum = 128 * split.tp;
+  const int64_t quantum = 128 * (stack.lowering.vocabulary_parallel ? split.tp : 1);
   return (module.vocab + quantum - 1) / quantum * quantum;
 }
 
@@ -88,8 +88,10 @@ ItemOps HeadOps(const ItemContext& context) {
   if (!module.tied_embeddings || context.split.pp > 1) {
     list.AddParameters(static_cast<double>(columns) * h);
   }
-  list.Save(2 * e * outer);
-  list.Transient(logits * 4 * context.stack.allocator.logit_copies);
+  list.Save(e * (outer + static_cast<double>(context.input_tokens()) * h));
+  const StackAllocator& allocator = context.stack.allocator;
+  list.Transient(logits * 4 *
+                 (context.split.tp > 1 ? allocator.split_logit_copies : allocator.logit_copies));
   for (double& saved : item.saved) saved = item.saved[static_cast<size_t>(LayerMode::kKeep)];
   return item;
 }

@@ -38,7 +38,9 @@ struct ItemOps {
   std::vector<StackOp> ops;
   /// Bytes kept by mode, before the allocator's factor.
   std::array<double, kLayerModes> saved{};
-  double transient = 0.0;  ///< bytes: largest temporary of its passes
+  double transient = 0.0;     ///< bytes: largest temporary of its passes
+  double working = 0.0;       ///< bytes: gradients of activations beside all that is kept
+  double last_product = 0.0;  ///< parameters whose gradients are made while `working` lives
   ItemParameters parameters;
 };
 
@@ -55,8 +57,12 @@ struct ItemContext {
   /// Tokens of the regions outside tensor-parallel products: 1/tp of them under sequence
   /// parallelism.
   int64_t outer_tokens() const { return split.sequence_parallel ? tokens() / split.tp : tokens(); }
+  /// Tokens of a kept input of a tensor-parallel product.
+  int64_t input_tokens() const {
+    return stack.lowering.keeps_gathered_inputs ? tokens() : outer_tokens();
+  }
   double element_bytes() const { return split.format == LinearFormat::kFp32 ? 4.0 : 2.0; }
-  /// Of the vocabulary, padded as Megatron pads: to a multiple of 128 tp.
+  /// Of the vocabulary, padded as Megatron pads: to a multiple of 128 times its parts.
   int64_t padded_vocab() const;
 };
 

@@ -9,6 +9,7 @@ namespace meshwright::planner::stack {
 namespace internal {
 namespace {
 
+/// Of an attention on one tensor rank.
 struct Widths {
   double q = 0, k = 0, v = 0;  ///< elements of a token on one tensor rank
   int64_t heads = 0;           ///< query heads of one tensor rank
@@ -179,7 +180,7 @@ void AddAttentionBlock(OpList& list, const AttentionSpec& a, bool bias) {
   const double saved_input = BitsOf(c.split.format) < 16 ? 1.0 : e;
   AddNorm(list, h, outer);
   EnterTensorRegion(list);
-  list.Save(saved_input * outer * h);  // input of the projections
+  list.Save(saved_input * static_cast<double>(c.input_tokens()) * h);  // of the projections
   AddProjections(list, a, w);
   if (c.module.positions == PositionKind::kRotary) {
     list.AddPointwise(Phase::kForward, 2 * e * tokens * (w.q + w.k));
@@ -224,13 +225,16 @@ void AddDenseMlp(OpList& list, const MlpSpec& mlp, int64_t ffn) {
   const auto tokens = static_cast<double>(n);
   const double saved_input = BitsOf(c.split.format) < 16 ? 1.0 : e;
   EnterTensorRegion(list);
-  list.Save(saved_input * static_cast<double>(c.outer_tokens() * h));
+  list.Save(saved_input * static_cast<double>(c.input_tokens() * h));
   list.AddLinear({n, first, h, 1, mlp.bias, true});
   list.AddPointwise(Phase::kForward, e * tokens * static_cast<double>(first + width));
   list.AddPointwise(Phase::kBackwardInput, e * tokens * static_cast<double>(2 * first + width));
   list.Save(e * tokens * static_cast<double>(first) +
             saved_input * tokens * static_cast<double>(width));
   list.AddLinear({n, h, width, 1, false, true});
+  // The gradient of the last product's input takes the place of that input.
+  list.Working(e * static_cast<double>(n * first + c.outer_tokens() * h),
+               static_cast<double>(h * width));
   list.AddParameters(static_cast<double>(h * (first + width) + (mlp.bias ? first + h : 0)));
   LeaveTensorRegion(list);
 }
@@ -240,19 +244,30 @@ void AddDenseMlp(OpList& list, const MlpSpec& mlp, int64_t ffn) {
 namespace {
 
 /// What per-operator checkpointing keeps beside the layer's input: the results of every other
-/// product and of attention.
-double HalfOfProducts(const ItemContext& context, const ItemOps& item) {
-  double bytes = 0;
+/// product, of attention and of the reduction behind it. The last product's is read by no backward
+/// pass: compiled layers drop it, eager ones keep it.
+double KeptResults(const ItemContext& context, const LayerSpec& layer, const ItemOps& item) {
+  const auto tokens = static_cast<double>(context.tokens());
+  const double e = context.element_bytes();
+  double products = 0, bytes = 0;
   for (const StackOp& op : item.ops) {
     if (op.phase != Phase::kForward) continue;
     if (op.work.kind == cost::WorkKind::kGemm && !op.core) {
-      bytes += 0.5 * context.element_bytes() * static_cast<double>(op.work.m * op.work.n) *
-               static_cast<double>(op.work.batch);
+      products += static_cast<double>(op.work.m * op.work.n) * static_cast<double>(op.work.batch);
     } else if (op.work.kind == cost::WorkKind::kAttention) {
       bytes += op.result_bytes;
     }
   }
-  return bytes;
+  if (context.split.tp > 1) {
+    bytes += e * static_cast<double>(context.outer_tokens() * context.module.hidden);
+  }
+  if (layer.attention.latent || layer.mlp.moe) return bytes + 0.5 * e * products;
+  // The first, third and fifth: queries, values, the first half of the MLP.
+  const internal::Widths w = internal::WidthsOf(layer.attention, context.split.tp);
+  const auto width = static_cast<double>(std::max<int64_t>(layer.mlp.ffn / context.split.tp, 1));
+  const bool compiled = context.stack.lowering.compiled_norms;
+  const auto last = compiled ? 0.0 : static_cast<double>(context.module.hidden);
+  return bytes + e * tokens * (w.q + w.v + width + last);
 }
 
 }  // namespace
@@ -278,7 +293,7 @@ ItemOps LayerOps(const ItemContext& context, const LayerSpec& layer) {
   item.saved[static_cast<size_t>(LayerMode::kFull)] = context.element_bytes() * outer * h;
   if (context.stack.lowering.selective_keeps_products) {
     item.saved[static_cast<size_t>(LayerMode::kSelective)] =
-        item.saved[static_cast<size_t>(LayerMode::kFull)] + HalfOfProducts(context, item);
+        item.saved[static_cast<size_t>(LayerMode::kFull)] + KeptResults(context, layer, item);
   }
   return item;
 }

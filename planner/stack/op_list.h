@@ -51,6 +51,12 @@ class OpList {
     item_.transient = item_.transient < bytes ? bytes : item_.transient;
   }
 
+  /// At the backward pass of its last product: gradients of activations, parameters of the product.
+  void Working(double bytes, double parameters) {
+    item_.working = item_.working < bytes ? bytes : item_.working;
+    item_.last_product += parameters;
+  }
+
   const ItemContext& context() const { return context_; }
   std::vector<StackOp>& ops() { return item_.ops; }
 

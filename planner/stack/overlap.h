@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "planner/stack/split.h"
+#include "planner/stack/stack_spec.h"
 
 namespace meshwright::planner::stack {
 
@@ -13,9 +13,10 @@ inline double Exposed(double time, double budget, double hidden_share) {
 }
 
 /// Parameters are gathered for every pass. In a pipeline they stay gathered for the step, as FSDP2
-/// does there: what is sharded then is the master copy, as under kZero2.
-inline bool SharesParameters(const Split& split) {
-  return split.sharding == ShardingLevel::kZero3 && split.pp == 1;
+/// does there, unless the stack reshards: what is sharded then is the master copy, as under kZero2.
+inline bool SharesParameters(const Split& split, const StackLowering& lowering) {
+  return split.sharding == ShardingLevel::kZero3 &&
+         (split.pp == 1 || lowering.reshards_in_pipelines);
 }
 
 }  // namespace meshwright::planner::stack

@@ -149,7 +149,8 @@ StackStageCosts::ItemTimes StackStageCosts::TimesOfItem(const Split& split,
 }
 
 std::array<ItemCost, kLayerModes> StackStageCosts::Modes(const Split& split,
-                                                         const PricedItem& priced) const {
+                                                         const PricedItem& priced,
+                                                         double next_bytes) const {
   const ItemTimes& t = priced.times;
   const ItemOps& item = priced.item;
   const double forward_device = t.forward_device_s + t.forward_exposed_s;
@@ -173,12 +174,14 @@ std::array<ItemCost, kLayerModes> StackStageCosts::Modes(const Split& split,
     cost.backward_s = std::max(device, host) + skew;
     cost.weight_s = t.weight_s;
     // A layer's input is one tensor, whatever the kernels are.
-    cost.saved_bytes =
-        item.saved[m] * (mode == LayerMode::kFull ? 1.0 : inputs_.stack.allocator.saved);
-    cost.transient_bytes = item.transient;
-    if (mode == LayerMode::kFull) {
-      cost.transient_bytes +=
-          item.saved[static_cast<size_t>(LayerMode::kKeep)] * inputs_.stack.allocator.saved;
+    const StackAllocator& a = inputs_.stack.allocator;
+    cost.saved_bytes = item.saved[m] * (mode == LayerMode::kFull ? a.stream : a.saved);
+    cost.transient_bytes = std::max(item.transient, item.working * a.stream);
+    if (mode == LayerMode::kFull ||
+        (mode == LayerMode::kSelective && inputs_.stack.lowering.selective_keeps_products)) {
+      // What backward computes again.
+      cost.transient_bytes += std::max(
+          0.0, item.saved[static_cast<size_t>(LayerMode::kKeep)] * a.saved - cost.saved_bytes);
     }
     if (mode == LayerMode::kOffload) {
       // Out behind forward, back behind backward; two layers' worth stays on the device.
@@ -189,18 +192,29 @@ std::array<ItemCost, kLayerModes> StackStageCosts::Modes(const Split& split,
       cost.transient_bytes += 2 * cost.saved_bytes;
       cost.saved_bytes = 0.0;
     }
-    AddSharded(split, item.parameters, &cost);
+    AddSharded(split, priced, next_bytes, &cost);
   }
   return modes;
 }
 
-void StackStageCosts::AddSharded(const Split& split, const ItemParameters& parameters,
+double StackStageCosts::GatheredBytes(const Split& split, const PricedItem& priced) const {
+  const StackState& state = inputs_.stack.state;
+  const ItemParameters& own = priced.item.parameters;
+  // Ends that tensor ranks do not share are gathered whole on each.
+  const bool whole = priced.end && !inputs_.stack.lowering.vocabulary_parallel;
+  return (own.dense + own.expert) * (whole ? static_cast<double>(split.tp) : 1.0) *
+         (BitsOf(split.format) < 16 ? 2.0 : state.gathered);
+}
+
+void StackStageCosts::AddSharded(const Split& split, const PricedItem& priced, double next_bytes,
                                  ItemCost* cost) const {
-  if (!SharesParameters(split) || split.dp * split.cp == 1) return;
+  if (!SharesParameters(split, inputs_.stack.lowering) || split.dp * split.cp * split.tp == 1)
+    return;
   const StackCostFactors& f = inputs_.stack.factors;
   const StackState& state = inputs_.stack.state;
+  const ItemParameters& parameters = priced.item.parameters;
   const double whole = parameters.dense + parameters.expert;
-  const double bytes = whole * (BitsOf(split.format) < 16 ? 2.0 : state.gathered);
+  const double bytes = GatheredBytes(split, priced);
   const double gather =
       f.reduction * CollectiveTime(split, cost::CollectiveKind::kAllGather, bytes, Group::kData);
   const double scatter =
@@ -209,20 +223,37 @@ void StackStageCosts::AddSharded(const Split& split, const ItemParameters& param
                                    Group::kData);
   cost->forward_s += Exposed(gather, cost->forward_s, f.hidden_share);
   cost->backward_s += Exposed(gather + scatter, cost->backward_s, f.hidden_share);
-  // The layer in use and the next one, and the unsharded gradient before it leaves.
-  cost->transient_bytes += 2 * bytes + whole * state.gradient_wire;
+  if (priced.end) {
+    // The loss comes before any gradient of parameters.
+    cost->transient_bytes =
+        bytes + next_bytes + std::max(cost->transient_bytes, bytes + whole * state.pending);
+    return;
+  }
+  // The layer in use and the next one, the gradient of the one before on its way, and what there
+  // is of the layer's own.
+  cost->transient_bytes +=
+      bytes + next_bytes + whole * state.pending + priced.item.last_product * state.gathered;
 }
 
 ItemCost StackStageCosts::HeadCost(const Split& split, const PricedItems& priced,
                                    ItemParameters* parameters) const {
   *parameters = priced.head.item.parameters;
-  ItemCost cost = Modes(split, priced.head)[static_cast<size_t>(LayerMode::kKeep)];
+  const bool stay = inputs_.stack.lowering.ends_stay_gathered && split.pp == 1;
   const ModuleSpec& module = inputs_.module;
+  double other = 0.0;
+  if (stay) {
+    other = GatheredBytes(split, priced.embedding);
+    if (!module.layers.empty()) {
+      other += GatheredBytes(split, priced.layers[static_cast<size_t>(module.layers.back())]);
+    }
+  }
+  ItemCost cost = Modes(split, priced.head, other)[static_cast<size_t>(LayerMode::kKeep)];
   if (module.next_token_layers == 0 || module.layer_count() == 0) return cost;
   // A multi-token prediction layer: a product over [hidden, embedding], a layer, the head again.
   const auto count = static_cast<double>(module.next_token_layers);
   const PricedItem& layer = priced.layers[static_cast<size_t>(module.layers.back())];
-  const ItemCost more = Modes(split, layer)[static_cast<size_t>(LayerMode::kKeep)];
+  const ItemCost more =
+      Modes(split, layer, GatheredBytes(split, layer))[static_cast<size_t>(LayerMode::kKeep)];
   const double pair = 2 * static_cast<double>(module.hidden) * static_cast<double>(module.hidden);
   const ItemCost once = cost;
   cost.forward_s += count * (more.forward_s + once.forward_s);
@@ -236,7 +267,7 @@ ItemCost StackStageCosts::HeadCost(const Split& split, const PricedItems& priced
 }
 
 StackStageCosts::PricedItem StackStageCosts::Price(const Split& split, ItemOps item) const {
-  PricedItem priced{std::move(item), {}};
+  PricedItem priced{std::move(item), {}, false};
   priced.times = TimesOfItem(split, priced.item);
   priced.item.ops = std::vector<StackOp>();
   return priced;
@@ -266,6 +297,7 @@ const StackStageCosts::PricedItems& StackStageCosts::Priced(const Split& split) 
   }
   items.embedding = Price(split, EmbeddingOps(context));
   items.head = Price(split, HeadOps(context));
+  items.embedding.end = items.head.end = true;
   return items;
 }
 
@@ -275,15 +307,24 @@ ItemTable StackStageCosts::Build(const Split& split) {
   const StackCostFactors& f = inputs_.stack.factors;
   const PricedItems& priced = Priced(split);
   ItemTable table;
+  const bool stay = inputs_.stack.lowering.ends_stay_gathered && split.pp == 1;
+  const double embedding = GatheredBytes(split, priced.embedding);
   for (const PricedItem& layer : priced.layers) {
-    table.layers.push_back(Modes(split, layer));
+    const PricedItem& next = LoneLayers(split) ? priced.embedding : layer;
+    const double ends = stay ? embedding + GatheredBytes(split, priced.head) : 0.0;
+    table.layers.push_back(Modes(split, layer, ends + GatheredBytes(split, next)));
     table.layer_parameters.push_back(layer.item.parameters);
   }
-  table.embedding = Modes(split, priced.embedding)[static_cast<size_t>(LayerMode::kKeep)];
+  table.embedding = Modes(split, priced.embedding, 0.0)[static_cast<size_t>(LayerMode::kKeep)];
   table.embedding_parameters = priced.embedding.item.parameters;
   table.head = HeadCost(split, priced, &table.head_parameters);
   table.exposed_message_s = f.micro_batch_s;
   if (split.pp > 1) {
+    if (inputs_.stack.lowering.keeps_stage_outputs) {
+      table.output_bytes = context.element_bytes() * inputs_.stack.allocator.stream *
+                           static_cast<double>(split.virtual_stages * context.outer_tokens() *
+                                               inputs_.module.hidden);
+    }
     // Megatron sends 1/tp of the activation from each tensor rank.
     const double bytes = context.element_bytes() * static_cast<double>(inputs_.module.hidden) *
                          static_cast<double>(context.tokens()) / static_cast<double>(split.tp);
@@ -306,7 +347,8 @@ ItemTable StackStageCosts::Build(const Split& split) {
 }
 
 const ItemTable& StackStageCosts::Items(const Split& split) {
-  const bool sharded = SharesParameters(split);
+  const bool sharded = SharesParameters(split, inputs_.stack.lowering);
+  const int64_t outputs = inputs_.stack.lowering.keeps_stage_outputs ? split.virtual_stages : 0;
   const Key key{split.tp,
                 split.cp,
                 split.ep,
@@ -317,7 +359,8 @@ const ItemTable& StackStageCosts::Items(const Split& split) {
                 split.order,
                 split.pp > 1 && StagesShareDomain(split, inputs_.fabric),
                 sharded ? split.dp : 0,
-                (split.pp > 1 ? 1 : 0) + (split.virtual_stages > 1 ? 2 : 0)};
+                (split.pp > 1 ? 1 : 0) + (split.virtual_stages > 1 ? 2 : 0) +
+                    (LoneLayers(split) ? 4 : 0) + 8 * static_cast<int>(outputs)};
   std::unique_ptr<ItemTable>& entry = tables_[key];
   if (!entry) entry = std::make_unique<ItemTable>(Build(split));
   return *entry;

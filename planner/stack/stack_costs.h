@@ -72,6 +72,7 @@ class StackStageCosts final : public StageCosts {
   struct PricedItem {
     ItemOps item;
     ItemTimes times;
+    bool end = false;  ///< embedding or head
   };
   struct PricedItems {
     std::vector<PricedItem> layers;  ///< by kind
@@ -83,16 +84,23 @@ class StackStageCosts final : public StageCosts {
   PricedItem Price(const Split& split, ItemOps item) const;
 
   ItemTable Build(const Split& split);
-  std::array<ItemCost, kLayerModes> Modes(const Split& split, const PricedItem& priced) const;
+  /// `next_bytes`: gathered parameters of the item that backward passes next.
+  std::array<ItemCost, kLayerModes> Modes(const Split& split, const PricedItem& priced,
+                                          double next_bytes) const;
   ItemCost HeadCost(const Split& split, const PricedItems& priced,
                     ItemParameters* parameters) const;
   /// Ranks of a group and the stride between them.
   static std::pair<int64_t, int64_t> SizeAndStride(const Split& split, Group group);
   double CollectiveTime(const Split& split, cost::CollectiveKind kind, double bytes,
                         Group group) const;
+  /// No stage has two layers.
+  bool LoneLayers(const Split& split) const { return inputs_.module.layer_count() <= split.pp; }
   double OpTime(const StackOp& op) const;
   /// Gathers and scatters of a layer's parameters under kZero3 that compute does not hide.
-  void AddSharded(const Split& split, const ItemParameters& parameters, ItemCost* cost) const;
+  void AddSharded(const Split& split, const PricedItem& priced, double next_bytes,
+                  ItemCost* cost) const;
+  /// Of an item that kZero3 gathers.
+  double GatheredBytes(const Split& split, const PricedItem& priced) const;
   double ReductionTime(const Split& split, double parameters, bool experts) const;
   double GatherTime(const Split& split, double parameters, bool experts) const;
   double OptimizerTime(const Split& split, const ItemParameters& parameters) const;

@@ -33,6 +33,7 @@ const std::vector<NumberField<StackState>>& StateFields() {
       {"gradients_bytes_per_parameter", &S::gradients, 0, 64, 0},
       {"optimizer_bytes_per_parameter", &S::optimizer, 0, 64, 0},
       {"gathered_bytes_per_parameter", &S::gathered, 0, 64, 0},
+      {"pending_bytes_per_parameter", &S::pending, 0, 64, 0},
       {"gradient_wire_bytes_per_parameter", &S::gradient_wire, 0, 64, 0},
   };
   return fields;
@@ -42,10 +43,12 @@ const std::vector<NumberField<StackAllocator>>& AllocatorFields() {
   using A = StackAllocator;
   static const std::vector<NumberField<A>> fields = {
       {"saved", &A::saved, 0.1, 10, 0.1},
+      {"stream", &A::stream, 0.1, 10, 0.1},
       {"fragmentation", &A::fragmentation, 0, 2, 0},
       {"reserve_bytes", &A::reserve_bytes, 0, 1e11, 0},
       {"workspace_bytes", &A::workspace_bytes, 0, 1e11, 0},
       {"logit_copies", &A::logit_copies, 0, 20, 0},
+      {"split_logit_copies", &A::split_logit_copies, 0, 20, 0},
   };
   return fields;
 }
@@ -69,6 +72,11 @@ const std::vector<FlagField>& FlagFields() {
       {"hides_context_exchange", &L::hides_context_exchange},
       {"fused_loss", &L::fused_loss},
       {"selective_keeps_products", &L::selective_keeps_products},
+      {"keeps_gathered_inputs", &L::keeps_gathered_inputs},
+      {"keeps_stage_outputs", &L::keeps_stage_outputs},
+      {"reshards_in_pipelines", &L::reshards_in_pipelines},
+      {"ends_stay_gathered", &L::ends_stay_gathered},
+      {"vocabulary_parallel", &L::vocabulary_parallel},
   };
   return fields;
 }

@@ -36,8 +36,17 @@ struct StackLowering {
   bool hides_context_exchange = true;  ///< ring exchange of keys and values behind attention
   bool fused_loss = true;              ///< cross-entropy without fp32 copies of the logits
   bool selective_keeps_products =
-      false;  ///< kSelective re-runs every other product and the pointwise
-              ///< kernels (per-op checkpointing), not the attention core
+      false;                           ///< kSelective re-runs every other product and the pointwise
+                                       ///< kernels (per-op checkpointing), not the attention core
+  bool keeps_gathered_inputs = false;  ///< inputs of products stay gathered under sequence
+                                       ///< parallelism; else backward gathers them again
+  bool keeps_stage_outputs = false;    ///< what a stage has sent stays until its backward pass
+  bool reshards_in_pipelines = false;  ///< kZero3 frees gathered parameters behind each pass of a
+                                       ///< pipeline too; else they stay whole for all micro-batches
+  bool ends_stay_gathered = false;     ///< kZero3 keeps embedding and head (the root module's), and
+                                       ///< at the loss the last layer, gathered
+  bool vocabulary_parallel = true;     ///< embedding and head are cut over tensor ranks; else each
+                                       ///< has them whole, for its share of the tokens
 };
 
 /// Ratios and seconds that the framework adds; 1.0 (0.0) would be kernels alone.
@@ -67,17 +76,20 @@ struct StackState {
   double weights = 2.0;
   double gradients = 4.0;
   double optimizer = 12.0;     ///< master weights and moments
-  double gathered = 2.0;       ///< of a parameter that kZero3 gathers for use
+  double gathered = 2.0;       ///< of a parameter that kZero3 gathers for use, and its gradient
+  double pending = 4.0;        ///< kZero3: of a gradient in reduction beside the next backward pass
   double gradient_wire = 4.0;  ///< of a gradient element in data-parallel reductions
 };
 
 /// The caching allocator and what lies outside it.
 struct StackAllocator {
   double saved = 1.0;          ///< kept activations / their tensors' sizes
+  double stream = 1.0;         ///< likewise of layers' inputs and of gradients of activations
   double fragmentation = 0.0;  ///< reserved = allocated x (1 + this) + reserve_bytes
   double reserve_bytes = 0.0;
-  double workspace_bytes = 0.0;  ///< of library handles inside the allocator
-  double logit_copies = 3.0;     ///< copies of the logits alive at the loss, in fp32 elements
+  double workspace_bytes = 0.0;     ///< of library handles inside the allocator
+  double logit_copies = 3.0;        ///< copies of the logits alive at the loss, in fp32 elements
+  double split_logit_copies = 3.0;  ///< likewise where tensor ranks share the loss
 };
 
 /// How far its predictions were off on the rows that the fit has seen, and which.

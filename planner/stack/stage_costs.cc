@@ -55,6 +55,8 @@ StageSums SumOf(const StageContent& content, const ItemTable& table) {
   if (content.head) {
     Add(table.head, 1.0, sums);
     Add(table.head_parameters, 1.0, sums);
+  } else {
+    sums.saved_bytes += table.output_bytes;
   }
   return sums;
 }

@@ -47,7 +47,8 @@ struct ItemTable {
   std::vector<ItemParameters> layer_parameters;           ///< by layer kind
   ItemCost embedding, head;
   ItemParameters embedding_parameters, head_parameters;
-  double message_s = 0.0;  ///< c: an activation to the next stage
+  double output_bytes = 0.0;  ///< kept of what a stage sends, of one micro-batch over all chunks
+  double message_s = 0.0;     ///< c: an activation to the next stage
   double exposed_message_s =
       0.0;  ///< of it, by chunk and micro-batch, both ways, what nothing hides
 };
@@ -81,8 +82,9 @@ class StageCosts {
   virtual const ModuleSpec& module() const = 0;
   virtual int64_t sequence() const = 0;
 
-  /// Depends on tp, cp, ep, expert_tp, sequence_parallel, micro_batch, format, order, pp > 1 and,
-  /// under kZero3, on dp: with equal values the same table comes back. The reference stays valid.
+  /// Depends on tp, cp, ep, expert_tp, sequence_parallel, micro_batch, format, order, pp > 1,
+  /// whether a stage has two layers, on virtual_stages where stages keep their outputs and, under
+  /// kZero3, on dp: with equal values the same table comes back. The reference stays valid.
   virtual const ItemTable& Items(const Split& split) = 0;
   /// Lower bound of tables, for cutting many splits at once: no number in it is above the same
   /// number of Items for any split with the same tp, cp, ep, expert_tp, sequence_parallel,

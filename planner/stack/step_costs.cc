@@ -54,7 +54,7 @@ double StackStageCosts::EndOfStep(const Split& split, const StageSums& sums) {
   const StackLowering& lowering = inputs_.stack.lowering;
   const double share = inputs_.stack.factors.hidden_share;
   double time = OptimizerTime(split, sums.parameters) + inputs_.stack.factors.step_s;
-  if (!SharesParameters(split)) {
+  if (!SharesParameters(split, lowering)) {
     const double reduction = ReductionTime(split, sums.parameters.dense, false) +
                              ReductionTime(split, sums.parameters.expert, true);
     const double gather = GatherTime(split, sums.parameters.dense, false) +
@@ -94,14 +94,13 @@ StageMemory StackStageCosts::Memory(const Split& split, const StageSums& sums, d
   };
   StageMemory m;
   m.parameters = held(state.weights, split.sharding == ShardingLevel::kZero3);
-  if (split.sharding == ShardingLevel::kZero3 && split.pp > 1) {
-    m.parameters += held(state.gathered, false);
-  }
-  m.gradients =
-      inputs_.frozen
-          ? 0.0
-          : held(state.gradients, split.sharding >= ShardingLevel::kZero2 &&
-                                      (split.pp == 1 || split.sharding == ShardingLevel::kZero2));
+  // Gathered once a step, and gradients added up whole: what pipelines do but for resharding ones.
+  const bool stays =
+      split.sharding == ShardingLevel::kZero3 && !SharesParameters(split, inputs_.stack.lowering);
+  if (stays) m.parameters += held(state.gathered, false);
+  m.gradients = inputs_.frozen
+                    ? 0.0
+                    : held(state.gradients, split.sharding >= ShardingLevel::kZero2 && !stays);
   m.optimizer =
       inputs_.frozen ? 0.0 : held(state.optimizer, split.sharding >= ShardingLevel::kZero1);
   m.activations = sums.saved_bytes * in_flight;

@@ -32,4 +32,9 @@ struct FitResult {
 Result<FitResult> FitStack(const stack::StackSpec& start, CaseMaker& maker,
                            const std::vector<MeasuredRow>& rows, const FitOptions& options);
 
+/// Sets the allocator's fragmentation so that half of this stack's rows of reserved memory lie
+/// above the prediction; before and after are of memory. kInvalidInput without such a row.
+Result<FitResult> FitFragmentation(const stack::StackSpec& start, CaseMaker& maker,
+                                   const std::vector<MeasuredRow>& rows);
+
 }  // namespace meshwright::planner::validate

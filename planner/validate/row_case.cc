@@ -283,9 +283,20 @@ Status ReadTraining(const MeasuredRow& row, RowCase* out) {
   const bool old = !out->inputs.stack.lowering.fused_attention;  // stacks of before 2023
   MW_RETURN_IF_ERROR(ReadFormat(row.Text("precision"), old, &out->split, &out->assumptions));
   MW_RETURN_IF_ERROR(ReadMode(row.Text("recompute"), &out->mode, &out->assumptions));
-  ReadSharding(row.Text("zero_dist_optimizer"), &out->split, out->inputs.stack, &out->assumptions);
+  std::string sharding = row.Text("zero_dist_optimizer");
+  if (sharding == "vocab tp") {  // says nothing of sharding
+    out->inputs.stack.lowering.vocabulary_parallel = true;
+    sharding.clear();
+  }
+  ReadSharding(sharding, &out->split, out->inputs.stack, &out->assumptions);
   const std::string asked = Lower(row.Text("sequence_parallel"));
   out->split.sequence_parallel = out->split.tp > 1 && (asked == "yes" || (asked.empty() && !old));
+  stack::StackLowering& lowering = out->inputs.stack.lowering;
+  if (lowering.compiled_norms && row.Text("notes").starts_with("eager")) {
+    lowering.compiled_norms = false;
+    lowering.library_norms = true;
+    out->assumptions.push_back("layers not compiled");
+  }
   if (asked.empty() && out->split.tp > 1) {
     out->assumptions.push_back(out->split.sequence_parallel ? "sequence_parallel = yes"
                                                             : "sequence_parallel = no");
@@ -330,7 +341,8 @@ Result<RowCase> CaseMaker::Make(const MeasuredRow& original) {
   RowCase out;
   SourceFacts facts;
   for (const SourceFacts& entry : facts_) {
-    if (row.id.starts_with(entry.prefix)) facts = entry;
+    const bool then = entry.year.empty() || entry.year == row.Text("year");
+    if (row.id.starts_with(entry.prefix) && then) facts = entry;
   }
   for (const auto& [column, text] : facts.cells) {
     if (row.Text(column).empty()) {

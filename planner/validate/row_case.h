@@ -18,6 +18,7 @@ namespace meshwright::planner::validate {
 /// cost_models/validation/sources.yaml.
 struct SourceFacts {
   std::string prefix;  ///< of the ids
+  std::string year;    ///< of the rows that it is about; empty: of all
   std::string stack;
   std::map<std::string, std::string> cells;  ///< for blank cells, by column
   double network_gbit_per_gpu = 0;           ///< 0: that of the shipped cluster

@@ -35,6 +35,8 @@ Result<SourceFacts> ReadEntry(const YAML::Node& node, const std::string& source)
     if (!value.IsScalar()) return bad("one value");
     if (key == "prefix") {
       facts.prefix = value.Scalar();
+    } else if (key == "year") {
+      facts.year = value.Scalar();
     } else if (key == "stack") {
       facts.stack = value.Scalar();
     } else if (key == "profile") {
@@ -51,7 +53,8 @@ Result<SourceFacts> ReadEntry(const YAML::Node& node, const std::string& source)
       }
     } else {
       return bad(
-          "prefix, stack, cells, network_gbit_per_gpu, profile, local_batch, one_micro_batch, why");
+          "prefix, year, stack, cells, network_gbit_per_gpu, profile, local_batch, "
+          "one_micro_batch, why");
     }
   }
   if (facts.prefix.empty()) {

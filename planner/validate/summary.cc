@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <numeric>
 
@@ -85,19 +86,38 @@ bool IsHeldOut(const std::string& source, const std::string& model) {
 
 namespace {
 
+/// Stages among which the row's peak is sought: that of the rank that it names, else all.
+std::pair<size_t, size_t> StagesOf(const MeasuredRow& row, const stack::Split& split) {
+  const std::string place = row.Text("source_table");
+  const size_t at = place.find("rank");
+  const size_t stages = static_cast<size_t>(split.pp);
+  long rank = -1;
+  if (at != std::string::npos) std::sscanf(place.c_str() + at, "rank%ld_", &rank);
+  if (rank < 0 || rank >= split.ranks()) return {0, stages};
+  const size_t stage = static_cast<size_t>(rank / (split.ranks() / split.pp));
+  return {stage, stage + 1};
+}
+
 /// What the row's memory metric counts, on the stage that it names or the fullest.
-double PeakBytes(const MeasuredRow& row, const std::vector<stack::StageMemory>& stages) {
+double PeakBytes(const MeasuredRow& row, const RowCase& made,
+                 const std::vector<stack::StageMemory>& stages) {
   const std::string metric = row.Text("mem_metric");
   const auto counts = [&](const char* word) { return metric.find(word) != std::string::npos; };
-  const bool first = row.Text("source_table").find("rank0_") != std::string::npos;
+  // Allocated at the peak less allocated behind backward: what stays cancels, and gradients are
+  // there behind backward but not yet at the peak of the first micro-batch.
+  const auto beyond_states = [&](const stack::StageMemory& m) {
+    return m.activations + m.transient - made.inputs.stack.allocator.workspace_bytes -
+           (made.split.micro_batches == 1 ? m.gradients : 0.0);
+  };
+  const auto [first, end] = StagesOf(row, made.split);
   double peak = 0;
-  for (const stack::StageMemory& m : stages) {
-    const double bytes = counts("activation")  ? m.activations + m.transient
+  for (size_t p = first; p < end; ++p) {
+    const stack::StageMemory& m = stages[p];
+    const double bytes = counts("activation")  ? beyond_states(m)
                          : counts("reserved")  ? m.reserved()
                          : counts("allocated") ? m.allocated()
                                                : m.total();
     peak = std::max(peak, bytes);
-    if (first) break;
   }
   return peak;
 }
@@ -159,7 +179,7 @@ Result<RowResult> PredictRow(CaseMaker& maker, const MeasuredRow& row) {
   result.predicted_step_s = step.parts.total;
   result.low_s = step.low_s;
   result.high_s = step.high_s;
-  result.predicted_peak_gib = PeakBytes(row, step.memory) / kGiB;
+  result.predicted_peak_gib = PeakBytes(row, *made, step.memory) / kGiB;
   return result;
 }
 

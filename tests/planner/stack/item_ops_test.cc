@@ -156,6 +156,37 @@ TEST(ItemOps, TensorTrafficIsFourPassesOfTheActivationALayerAndDirection) {
   EXPECT_DOUBLE_EQ(scattered, 4 * activation);
 }
 
+/// Per token of Llama 3 8B: the input, queries, values, gates and the result of attention with its
+/// statistics; of seven products the first, third and fifth.
+TEST(ItemOps, CheckpointsByOperatorKeepEveryOtherProduct) {
+  const ModuleSpec module = Module("llama-3-8b");
+  StackSpec stack = Stack("fsdp2");
+  const Split split;
+  const ItemOps layer = LayerOps({stack, module, split, 4096}, module.layer_kinds[0]);
+  const double token = 2.0 * (4096 + 4096 + 1024 + 14336 + 4096) + 4 * 32;
+  EXPECT_DOUBLE_EQ(layer.saved[static_cast<size_t>(LayerMode::kSelective)], 4096 * token);
+  // Eager layers keep the seventh too.
+  stack.lowering.compiled_norms = false;
+  const ItemOps eager = LayerOps({stack, module, split, 4096}, module.layer_kinds[0]);
+  EXPECT_DOUBLE_EQ(eager.saved[static_cast<size_t>(LayerMode::kSelective)],
+                   4096 * (token + 2.0 * 4096));
+}
+
+TEST(ItemOps, GatheredInputsStayWhereTheStackKeepsThem) {
+  const ModuleSpec module = Module("llama-3-8b");
+  StackSpec stack = Stack("fsdp2");
+  Split split;
+  split.tp = 8;
+  split.sequence_parallel = true;
+  const auto kept = [&] {
+    return LayerOps({stack, module, split, 4096}, module.layer_kinds[0])
+        .saved[static_cast<size_t>(LayerMode::kKeep)];
+  };
+  const double gathered = kept();
+  stack.lowering.keeps_gathered_inputs = false;
+  EXPECT_DOUBLE_EQ(gathered - kept(), 2 * 2.0 * 4096 * 4096 * 7 / 8);
+}
+
 TEST(ItemOps, VocabularyIsPaddedToAMultipleOf128TimesTp) {
   const ModuleSpec module = Module("gpt2");
   const StackSpec stack = Stack("megatron");

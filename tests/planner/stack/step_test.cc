@@ -129,6 +129,65 @@ TEST(PredictStep, ShardingDividesStates) {
   EXPECT_DOUBLE_EQ(zero3.parameters, none.parameters / 8);
 }
 
+TEST(PredictStep, PipelinesKeepWholeParametersUnlessTheyReshard) {
+  Split split;
+  split.pp = 4;
+  split.dp = 2;
+  split.micro_batches = 4;
+  split.sharding = ShardingLevel::kZero3;
+  const auto whole = Costs("llama-3-8b", "fsdp2", 4096);
+  const StageMemory stays = Predict(*whole, split).memory[1];
+  const double parameters = stays.optimizer * 2 / 8;  // two ranks share 8 bytes of each
+  EXPECT_DOUBLE_EQ(stays.parameters, parameters * (4.0 / 2 + 2));
+  EXPECT_DOUBLE_EQ(stays.gradients, parameters * 4);
+  const auto freed = Costs("llama-3-8b", "galvatron", 4096);
+  const StageMemory shards = Predict(*freed, split).memory[1];
+  EXPECT_DOUBLE_EQ(shards.parameters, parameters * 4 / 2);
+  EXPECT_DOUBLE_EQ(shards.gradients, parameters * 4 / 2);
+}
+
+TEST(PredictStep, StagesKeepWhatTheySendWhereTheStackDoes) {
+  Split split;
+  split.pp = 4;
+  split.micro_batches = 8;
+  const auto activations = [&](bool outputs, int64_t chunks) {
+    split.virtual_stages = chunks;
+    split.schedule = chunks > 1 ? Schedule::kInterleaved : Schedule::kOneForwardOneBackward;
+    CostInputs inputs = Costs("llama-3-8b", "fsdp2", 4096)->inputs();
+    inputs.stack.lowering.keeps_stage_outputs = outputs;
+    const auto costs = StackStageCosts::Make(std::move(inputs)).value();
+    std::vector<double> bytes;
+    for (const StageMemory& m : Predict(*costs, split).memory) bytes.push_back(m.activations);
+    return bytes;
+  };
+  for (const int64_t chunks : {1, 2}) {
+    const std::vector<double> without = activations(false, chunks),
+                              with = activations(true, chunks);
+    for (int64_t p = 0; p < 4; ++p) {
+      const double sent = p == 3 ? 0.0 : 2.0 * 4096 * 4096 * static_cast<double>(chunks);
+      EXPECT_DOUBLE_EQ(with[static_cast<size_t>(p)] - without[static_cast<size_t>(p)],
+                       sent * InFlight(split, p));
+    }
+  }
+}
+
+TEST(PredictStep, EndsThatTensorRanksDoNotShareAreGatheredWhole) {
+  Split split;
+  split.tp = 4;
+  split.dp = 2;
+  split.sequence_parallel = true;
+  split.sharding = ShardingLevel::kZero3;
+  const auto transient = [&](bool shared) {
+    CostInputs inputs = Costs("llama-3-8b", "galvatron", 8192)->inputs();
+    inputs.stack.lowering.vocabulary_parallel = shared;
+    return Predict(*StackStageCosts::Make(std::move(inputs)).value(), split).memory[0].transient;
+  };
+  // Three quarters of the head's weights in 16 bits; the logits are the largest temporary in both,
+  // padded to 4 x 128 columns where they are cut.
+  const double logits = 8192.0 / 4 * 4 * 3;
+  EXPECT_NEAR(transient(false) - transient(true), 2.0 * 128256 * 4096 * 3 / 4, 512 * logits);
+}
+
 TEST(PredictStep, ExpertsOfOtherRanksAreNotHeld) {
   const auto costs = Costs("mixtral-8x7b", "megatron", 4096);
   Split split;

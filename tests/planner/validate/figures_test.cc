@@ -18,9 +18,9 @@ std::string ReadFolderFile(const std::string& name) {
 }
 
 /// "source (half)" -> MAPE of the page, ratio.
-std::map<std::string, double> PageFigures() {
+std::map<std::string, double> PageFigures(const std::string& name_of_page) {
   std::map<std::string, double> figures;
-  std::istringstream page(ReadFolderFile("README.md"));
+  std::istringstream page(ReadFolderFile(name_of_page));
   for (std::string line; std::getline(page, line);) {
     if (line.empty()) continue;
     if (line.find("mean regret") != std::string::npos) break;  // the next table
@@ -51,13 +51,35 @@ TEST(Figures, NoSourceIsPredictedWorseThanThePageSays) {
   for (const RowResult& r : results) {
     halves[r.source + (r.held_out ? " (held out)" : " (fitted half)")].push_back(&r);
   }
-  const std::map<std::string, double> page = PageFigures();
+  const std::map<std::string, double> page = PageFigures("README.md");
   ASSERT_GE(page.size(), 15u);
   for (const auto& [name, members] : halves) {
     ASSERT_TRUE(page.contains(name)) << name << ": make the page again";
     const double mape = SummarizeSteps(name, members).mape;
     EXPECT_LE(mape, 1.1 * page.at(name) + 0.001) << name;
   }
+}
+
+TEST(Figures, NoSourcesMemoryIsPredictedWorseThanThePageSays) {
+  const auto rows = ReadMeasuredRows(ReadFolderFile("memory.csv"), "memory.csv");
+  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  CaseMaker maker(LoadSourceFacts().value(), {});
+  std::vector<RowResult> results;
+  for (const MeasuredRow& row : *rows) results.push_back(PredictRow(maker, row).value());
+  std::map<std::string, std::vector<const RowResult*>> groups;
+  for (const RowResult& r : results) {
+    ASSERT_TRUE(r.predicted_peak_gib) << r.id << ": " << r.reason;
+    groups[r.source + (r.held_out ? " (held out)" : " (fitted half)")].push_back(&r);
+    groups[r.source].push_back(&r);
+  }
+  const std::map<std::string, double> page = PageFigures("memory.md");
+  ASSERT_EQ(page.size(), 4u);
+  for (const auto& [name, mape] : page) {
+    ASSERT_TRUE(groups.contains(name)) << name << ": make the page again";
+    EXPECT_LE(SummarizeMemory(name, groups[name]).mape, 1.1 * mape + 0.001) << name;
+  }
+  EXPECT_LE(SummarizeMemory("TITAN", groups["TITAN"]).mape, 0.08);
+  EXPECT_LE(SummarizeMemory("GALVAMEM", groups["GALVAMEM"]).mape, 0.06);
 }
 
 TEST(Figures, StacksKnowTheErrorsOfTheirFit) {

@@ -1,4 +1,5 @@
 // Reading measured rows, what is assumed of them, and the statistics of their errors.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -179,6 +180,68 @@ TEST(Fit, FindsPlantedFactors) {
   options.factors = {"speed"};
   EXPECT_NE(FitStack(planted, maker, rows, options).status().message().find("found 'speed'"),
             std::string::npos);
+}
+
+TEST(PredictRow, PeaksBeyondStatesAreThoseOfTheRanksStage) {
+  const std::string header =
+      "id,source_table,model,layers,hidden,heads,seq,gpu,gpus,tp,pp,micro_batch,global_batch,"
+      "zero_dist_optimizer,measured_peak_mem_gib,mem_metric\n";
+  const std::string rest = ",llama-2-7b,4,4096,32,2048,A100,8,1,4,4,8,FSDP FULL_SHARD,3,";
+  const auto rows = ReadMeasuredRows(
+      header + "GALVAMEM-1,rank0_act" + rest + "activation peak\nGALVAMEM-2,rank7_act" + rest +
+          "activation peak\nGALVAMEM-3,rank1_act" + rest + "activation peak\nGALVAMEM-4,all" +
+          rest + "activation peak\n",
+      "rows.csv");
+  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  CaseMaker maker(LoadSourceFacts().value(), {});
+  std::vector<double> peaks;
+  for (const MeasuredRow& row : *rows) {
+    const auto result = PredictRow(maker, row);
+    ASSERT_TRUE(result.ok() && result->predicted_peak_gib) << result->reason;
+    peaks.push_back(*result->predicted_peak_gib);
+  }
+  EXPECT_GT(peaks[1], peaks[0]);  // the last stage has the logits
+  EXPECT_EQ(peaks[2], peaks[0]);  // two ranks a stage
+  EXPECT_EQ(peaks[3], peaks[1]);
+}
+
+TEST(Fit, FragmentationIsTheMedianOfWhatTensorsDoNotExplain) {
+  const std::string header =
+      "id,model,layers,hidden,heads,seq,gpu,gpus,tp,pp,micro_batch,global_batch,recompute,"
+      "zero_dist_optimizer,measured_peak_mem_gib,mem_metric\n";
+  std::string lines;
+  for (const char* gib : {"30", "20", "70"}) {
+    lines += fmt::format("X-{},llama-3-8b,32,4096,32,4096,H100,8,1,1,1,8,full,FSDP2,{},reserved\n",
+                         gib, gib);
+  }
+  lines += "X-9,llama-3-8b,32,4096,32,4096,H100,8,1,1,1,8,full,FSDP2,90,allocated\n";
+  const auto rows = ReadMeasuredRows(header + lines, "rows.csv");
+  ASSERT_TRUE(rows.ok()) << rows.status().message();
+  CaseMaker maker({}, {});
+  stack::StackSpec start = stack::LoadStack("fsdp2").value();
+  start.allocator.fragmentation = 0;
+  const RowResult bare = PredictRow(maker, rows->front()).value();
+  const auto fit = FitFragmentation(start, maker, *rows);
+  ASSERT_TRUE(fit.ok()) << fit.status().message();
+  EXPECT_EQ(fit->rows, 3);
+  const double allocated =
+      *bare.predicted_peak_gib / (1 + stack::LoadStack("fsdp2").value().allocator.fragmentation);
+  EXPECT_NEAR(allocated * (1 + fit->stack.allocator.fragmentation), 30, 1e-9);
+  EXPECT_LT(fit->after, fit->before);
+  EXPECT_FALSE(FitFragmentation(stack::LoadStack("megatron").value(), maker, *rows).ok());
+}
+
+TEST(SourceFacts, EntriesOfAYearAreForItsRowsAlone) {
+  const auto facts = ParseSourceFacts(
+      "sources:\n  - {prefix: X-, stack: megatron}\n  - {prefix: X-, year: 2021, stack: "
+      "megatron-2022}\n",
+      "facts.yaml");
+  ASSERT_TRUE(facts.ok()) << facts.status().message();
+  CaseMaker maker(*facts, {});
+  MeasuredRow row = Rows("X-1,m,2,64,4,32,A100,1,1,1,1,1,none,1\n").front();
+  EXPECT_EQ(maker.Make(row)->stack, "megatron");
+  row.cells["year"] = "2021";
+  EXPECT_EQ(maker.Make(row)->stack, "megatron-2022");
 }
 
 TEST(SourceFacts, ShippedFileReadsAndErrorsNameTheLine) {
