@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace meshwright::runtime {
 namespace {
@@ -18,7 +19,19 @@ struct Candidate {
   Diagnosis diagnosis;
   bool mismatch = false;
   int64_t since_ns = 0;
+  int victim = -1;                      ///< of a missing rank: who waits for it
+  std::pair<int64_t, int64_t> place{};  ///< where: step and number of the op in it
 };
+
+/// Whether `a` says more of the cause than `b`. Two ranks that miss each other: the one that waits
+/// further on in the step has passed the place of the other and left out what is done there.
+bool NearerTheCause(const Candidate& a, const Candidate& b) {
+  if (a.mismatch != b.mismatch) return a.mismatch;
+  const bool each_other =
+      a.victim >= 0 && a.victim == b.diagnosis.culprit && b.victim == a.diagnosis.culprit;
+  if (each_other && a.place != b.place) return a.place < b.place;
+  return a.since_ns < b.since_ns;
+}
 
 bool IsMessage(CommOp op) {
   return op == CommOp::kSend || op == CommOp::kRecv;
@@ -118,6 +131,8 @@ std::optional<Candidate> FindMissing(const planner::Group& group, const Members&
     Candidate found;
     found.diagnosis.sequence = done + 1;
     found.diagnosis.culprit = behind->first;
+    found.victim = rank;
+    found.place = {waits->second->record.step, waits->second->record.item};
     found.diagnosis.text =
         fmt::format("communicator '{}': rank {} waits in {}, rank {} has not come there; {}",
                     group.name, rank, ToText(*waits->second), behind->first,
@@ -160,10 +175,7 @@ std::optional<Diagnosis> Diagnose(const std::vector<FlightEntry>& entries,
     if (!found) continue;
     found->diagnosis.group = static_cast<int32_t>(g);
     found->since_ns = WaitingSince(members, found->diagnosis.sequence).value_or(INT64_MAX);
-    const bool better =
-        !best ||
-        (found->mismatch != best->mismatch ? found->mismatch : found->since_ns < best->since_ns);
-    if (better) best = std::move(found);
+    if (!best || NearerTheCause(*found, *best)) best = std::move(found);
   }
   if (!best) return std::nullopt;
   return best->diagnosis;

@@ -42,7 +42,9 @@ void ExpectFoldedEqualsUnfolded(const Plan& plan, const Prices& prices) {
 }
 
 TEST(Folding, GivesTheSameTimesOnGpus) {
-  const cost::CostModel costs = ShippedCosts("h100-sxm");
+  cost::DeviceProfile profile = cost::LoadDeviceProfile("h100-sxm").value();
+  profile.gpu->beside_communication = {};  // each stream has the GPU to itself
+  const cost::CostModel costs = ModelOf(profile, {cost::Precision::kBf16, cost::Precision::kFp32});
   for (const auto& [tp, pp, dp, vpp] : std::vector<std::array<int64_t, 4>>{
            {1, 1, 1, 1}, {4, 1, 2, 1}, {2, 4, 1, 1}, {2, 2, 2, 2}, {4, 2, 4, 1}, {4, 4, 4, 1}}) {
     const Plan plan = PlanOf(TinyGpt(), Tiny(tp, pp, dp, vpp));
@@ -77,7 +79,9 @@ TEST(Folding, KeepsRanksApartWhoseGroupsTakeOtherPaths) {
 }
 
 TEST(Merging, ChangesNoTimesWhereNothingIsShared) {
-  const cost::CostModel costs = ShippedCosts("h100-sxm");
+  cost::DeviceProfile profile = cost::LoadDeviceProfile("h100-sxm").value();
+  profile.gpu->beside_communication = {};  // each stream has the GPU to itself
+  const cost::CostModel costs = ModelOf(profile, {cost::Precision::kBf16, cost::Precision::kFp32});
   for (const auto& [tp, pp, dp, vpp] : std::vector<std::array<int64_t, 4>>{
            {1, 1, 1, 1}, {1, 4, 1, 1}, {2, 2, 2, 2}, {4, 2, 1, 1}, {1, 1, 8, 1}}) {
     const Plan plan = PlanOf(TinyGpt(), Tiny(tp, pp, dp, vpp));

@@ -39,6 +39,11 @@ class Log {
     entries_.back().record.done_ns = 0;
     return *this;
   }
+  /// Number of the last operation in its step.
+  Log& At(int64_t item) {
+    entries_.back().record.item = item;
+    return *this;
+  }
   std::optional<Diagnosis> Result() const { return Diagnose(entries_, kGroups); }
 
  private:
@@ -120,6 +125,21 @@ TEST(Diagnose, MessagesMeetWhenOneSendsAndOneReceives) {
       Log().Hang(0, 1, "send", 64, CommOp::kSend).Hang(1, 1, "recv", 64, CommOp::kRecv).Result());
   EXPECT_TRUE(
       Log().Hang(0, 1, "send", 64, CommOp::kSend).Hang(1, 1, "recv", 32, CommOp::kRecv).Result());
+}
+
+/// Rank 1 leaves out a reduction and waits further on, where it happened to come first.
+TEST(Diagnose, OfTwoThatMissEachOtherTheOneFurtherOnLeftSomethingOut) {
+  for (const bool ahead_first : {false, true}) {
+    Log log;
+    log.Do(0, 0, "a").Do(1, 0, "a");
+    if (ahead_first) log.Hang(1, 2, "world").At(20);
+    log.Hang(0, 0, "b").At(10);
+    if (!ahead_first) log.Hang(1, 2, "world").At(20);
+    const auto d = log.Result();
+    ASSERT_TRUE(d);
+    EXPECT_EQ(d->culprit, 1);
+    EXPECT_EQ(d->group, 0);
+  }
 }
 
 TEST(Diagnose, TheFirstToWaitIsTheCause) {
