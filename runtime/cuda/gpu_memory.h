@@ -11,6 +11,13 @@
 
 namespace meshwright::runtime::cuda {
 
+/// Of the present device, by all processes.
+inline Result<int64_t> UsedBytes() {
+  size_t free = 0, total = 0;
+  MW_CUDA_CALL(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(total - free);
+}
+
 inline cudaError_t AllocatePinned(void** memory, size_t bytes) {
   return cudaHostAlloc(memory, bytes, cudaHostAllocDefault);
 }

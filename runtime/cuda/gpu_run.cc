@@ -38,12 +38,6 @@ using planner::StreamId;
 
 constexpr int64_t kLanes = StepRecorder::kStepsInFlight;
 
-Result<int64_t> UsedBytes() {
-  size_t free = 0, total = 0;
-  MW_CUDA_CALL(cudaMemGetInfo(&free, &total));
-  return static_cast<int64_t>(total - free);
-}
-
 /// Everything one GPU rank holds while it runs.
 class GpuRun {
  public:
@@ -385,21 +379,6 @@ Status GpuRun::Fail(const Status& own) {
 
 }  // namespace
 }  // namespace cuda
-
-Status CheckGpuBuild() {
-  return Status::Ok();
-}
-
-Result<int> VisibleGpus() {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess) {
-    return cuda::CudaStatus(
-        error, "cudaGetDeviceCount",
-        "no GPU can be used; check the driver, or run on CPU ranks (--device cpu)");
-  }
-  return count;
-}
 
 Result<RunSummary> ExecuteOnGpu(const planner::Programs& programs, Store& store,
                                 Communicator& world, DataSource& data, const RunOptions& options,

@@ -12,6 +12,7 @@
 #include "runtime/cuda/gemm_tuner.h"
 #include "runtime/cuda/gpu_bench.h"
 #include "runtime/cuda/gpu_bench_cases.h"
+#include "runtime/cuda/gpu_memory.h"
 #include "runtime/cuda/measure_sustained.h"
 
 namespace meshwright::runtime {
@@ -26,13 +27,6 @@ constexpr int64_t kCopyBytes = int64_t{1} << 30;
 
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-Result<int64_t> UsedBytes() {
-  size_t free = 0;
-  size_t total = 0;
-  MW_CUDA_CALL(cudaMemGetInfo(&free, &total));
-  return static_cast<int64_t>(total - free);
 }
 
 /// Takes the measurements on one open device.
