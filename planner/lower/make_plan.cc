@@ -75,8 +75,8 @@ Result<Plan> MakePlan(const ModelSpec& model, const SplitRequest& r) {
   m.dp = r.dp;
   m.pp = r.pp;
   m.virtual_stages = r.virtual_stages;
-  m.sequence_parallel =
-      r.sequence_parallel.value_or(r.tp > 1 && plan.sequence > 0 && plan.sequence % r.tp == 0);
+  m.sequence_parallel = r.sequence_parallel.value_or(
+      r.tp > 1 && r.tensor_chunks == 1 && plan.sequence > 0 && plan.sequence % r.tp == 0);
   m.tensor_chunks = r.tensor_chunks;
   m.sharding = r.sharding;
   for (const LayerSpec& layer : spec.layer_kinds) {

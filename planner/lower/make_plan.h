@@ -17,7 +17,7 @@ struct SplitRequest {
   int64_t micro_batch = 1;
   int64_t global_batch = 1;
   int64_t sequence = 0;                   ///< 0: the model's maximum
-  std::optional<bool> sequence_parallel;  ///< default: on when tp > 1 and tp divides the sequence
+  std::optional<bool> sequence_parallel;  ///< default: on where legal
   int64_t tensor_chunks = 1;  ///< see ModulePlan
   Sharding sharding = Sharding::kNone;
   std::vector<Recompute> recompute;  ///< one for all stages, or one a stage; empty: none

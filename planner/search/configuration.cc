@@ -65,8 +65,10 @@ class GridConfigurations {
   }
 
   void AddVariants(Configuration c) {
+    const int64_t chunks = options_.tensor_chunks.value_or(1);
+    if (chunks > 1 && (c.tp == 1 || sequence_ % chunks != 0)) return;
     std::vector<bool> sequence_parallel = {false};
-    if (c.tp > 1 && sequence_ % c.tp == 0) sequence_parallel = {true, false};
+    if (c.tp > 1 && sequence_ % c.tp == 0 && chunks == 1) sequence_parallel = {true, false};
     const Sharding widest = c.dp > 1 ? Sharding::kZero1 : Sharding::kNone;
     for (const bool sp : sequence_parallel) {
       // Held on: also where tp 1 leaves nothing to cut.
@@ -230,6 +232,7 @@ Status WhyNoneIsLegal(const ModelSpec& model, const SearchOptions& o, int64_t gp
   r.global_batch = o.global_batch;
   r.sequence = sequence;
   r.sequence_parallel = o.sequence_parallel;
+  r.tensor_chunks = o.tensor_chunks.value_or(1);
   r.layers = o.layers;
   r.vocab_quantum = o.vocab_quantum;
   const Result<Plan> plan = MakePlan(model, r);

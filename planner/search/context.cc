@@ -55,6 +55,7 @@ Plan Context::Skeleton(const Configuration& c) const {
   m.pp = c.pp;
   m.virtual_stages = c.virtual_stages;
   m.sequence_parallel = c.sequence_parallel();
+  m.tensor_chunks = options_.tensor_chunks.value_or(1);
   m.sharding = c.sharding;
   m.kv_copies = KeyValueCopies(module(), c.tp);
   m.padded_vocab = lower::RoundUp(module().vocab, options_.vocab_quantum * c.tp);

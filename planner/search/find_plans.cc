@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "planner/lower/lower.h"
+#include "planner/search/memory.h"
 #include "planner/search/records.h"
 
 namespace meshwright::planner {
@@ -205,27 +206,30 @@ class Search {
   }
 
   /// Puts all-reduces of tensor groups beside products where that is simulated faster and fits.
-  /// Unasked only for groups of two, whose traffic copy engines carry: NCCL beside products gets
-  /// half of its rate, and chunks gained 0.4 % at most (2 x H200, cost_models/h200_runs.md).
+  /// Only for groups of two, whose traffic copy engines carry: NCCL beside products gets half of
+  /// its rate, and chunks gained 0.4 % at most (2 x H200, cost_models/h200_runs.md).
   Status ChooseTensorChunks(Kept& k) {
     const ModulePlan& m = k.found.plan.modules.front();
-    if (!options_.predict || m.tp == 1 || m.sequence_parallel) return Status::Ok();
-    const bool copies = m.tp == 2 && k.found.plan.device == topologies::DeviceKind::kGpu;
-    if (!copies && !options_.tensor_chunks) return Status::Ok();
-    const Kept base = k;
-    const std::vector<int64_t> tried = options_.tensor_chunks
-                                           ? std::vector<int64_t>{*options_.tensor_chunks}
-                                           : std::vector<int64_t>{2, 4};
-    for (const int64_t chunks : tried) {
-      if (chunks == 1 || base.found.plan.sequence % chunks != 0) continue;
-      Kept cut = base;
+    if (!options_.predict || options_.tensor_chunks || m.tp != 2 || m.sequence_parallel ||
+        k.found.plan.device != topologies::DeviceKind::kGpu) {
+      return Status::Ok();
+    }
+    const Kept whole = k;
+    for (const int64_t chunks : {2, 4}) {
+      if (whole.found.plan.sequence % chunks != 0) continue;
+      Kept cut = whole;
       cut.found.plan.modules.front().tensor_chunks = chunks;
       MW_RETURN_IF_ERROR(Simulate(cut));
-      cut.found.memory = cut.found.plan.prediction.memory;
+      if (cut.time() >= k.time()) continue;
       int64_t peak = 0;
-      for (const MemoryBreakdown& stage : cut.found.memory) peak = std::max(peak, stage.total());
-      const bool faster = cut.time() < k.time();
-      if ((faster || options_.tensor_chunks) && peak <= context_.LargestLimit()) k = std::move(cut);
+      for (size_t p = 0; p < cut.found.memory.size(); ++p) {
+        MemoryBreakdown& stage = cut.found.memory[p];
+        const int64_t outside = stage.outside;
+        stage = search::PlannedMemory(cut.found.plan, 0, static_cast<int64_t>(p));
+        stage.outside = outside;
+        peak = std::max(peak, stage.total());
+      }
+      if (peak <= context_.LargestLimit()) k = std::move(cut);
     }
     return Status::Ok();
   }

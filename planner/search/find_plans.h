@@ -53,7 +53,7 @@ struct SearchOptions {
   // Axes held at a value; the others are searched.
   std::optional<int64_t> tp, cp, ep, pp, virtual_stages, dp, micro_batch;
   std::optional<bool> sequence_parallel;
-  std::optional<int64_t> tensor_chunks;  ///< see ModulePlan; searched for the simulated plans
+  std::optional<int64_t> tensor_chunks;  ///< see ModulePlan; free: tried on the best plans
   std::optional<Sharding> sharding;
   std::optional<Recompute> recompute;  ///< of every stage
   std::vector<int64_t>

@@ -178,6 +178,7 @@ Result<Plan> PlanOf(Context& context, const Record& record) {
   r.global_batch = o.global_batch;
   r.sequence = context.sequence();
   r.sequence_parallel = c.sequence_parallel();
+  r.tensor_chunks = o.tensor_chunks.value_or(1);
   r.sharding = c.sharding;
   r.dtype = o.dtype;
   r.device = context.cluster().Device(0).kind;

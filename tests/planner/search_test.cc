@@ -9,6 +9,7 @@
 #include "planner/lower/lower.h"
 #include "planner/predict/predict.h"
 #include "planner/search/find_plans.h"
+#include "planner/search/memory.h"
 #include "tests/planner/search_cases.h"
 #include "topologies/cluster_io.h"
 
@@ -163,6 +164,45 @@ TEST(FindPlans, ReRanksBySimulation) {
   const FoundPlan& first = turned->plans.front();
   EXPECT_DOUBLE_EQ(first.gap, first.objective_s / first.plan.prediction.step_time_s - 1);
   EXPECT_EQ(first.plan.runners_up.size(), n - 1);
+}
+
+TEST(FindPlans, ChoosesChunksOfTensorTrafficBySimulation) {
+  SearchOptions o = Step(16, 1024);
+  o.tp = 2;
+  o.sequence_parallel = false;
+  std::map<int64_t, double> seconds = {{1, 1.0}, {2, 0.8}, {4, 0.9}};
+  o.predict = [&](const Plan& plan) -> Result<Prediction> {
+    Prediction p;
+    p.step_time_s = seconds.at(plan.modules.front().tensor_chunks);
+    return p;
+  };
+  const auto chunks = [&] {
+    const auto found = FindPlans(Small(), TwoHosts(), H100(), o);
+    EXPECT_TRUE(found.ok()) << found.status().message();
+    return found.ok() ? found->plans.front().plan.modules.front().tensor_chunks : 0;
+  };
+  EXPECT_EQ(chunks(), 2);
+  seconds[2] = seconds[4] = 1.1;
+  EXPECT_EQ(chunks(), 1);
+  o.tensor_chunks = 4;
+  EXPECT_EQ(chunks(), 4);
+}
+
+TEST(FindPlans, HeldChunksOfTensorTrafficRuleSequenceParallelismOut) {
+  SearchOptions o = Step(16, 1024);
+  o.tensor_chunks = 4;
+  const auto found = FindPlans(Small(), TwoHosts(), H100(), o);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  for (const FoundPlan& f : found->plans) {
+    EXPECT_GT(f.plan.modules.front().tp, 1);
+    EXPECT_FALSE(f.plan.modules.front().sequence_parallel);
+    EXPECT_EQ(f.memory.front().arena(), search::PlannedMemory(f.plan, 0, 0).arena());
+  }
+  o.tp = 2;
+  o.sequence_parallel = true;
+  const auto refused = FindPlans(Small(), TwoHosts(), H100(), o);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("tensor chunks 4"));
 }
 
 TEST(FindPlans, ObjectiveIsCloseToTheSimulation) {
