@@ -183,10 +183,8 @@ NodePrice Prices::PriceThreads(const RankProgram& program, const Block& block, c
   const bool apart =
       places == CorePlaces::kOwn || (places == CorePlaces::kPipeline && !IsMessage(op.kind));
   const Seconds whole = members + (apart ? path.local_latency : cpu.collective_latency.value);
-  // While a rank waits for the core of another to wake up, its own is free.
-  const Seconds on_core = places == CorePlaces::kOwn
-                              ? moved.memory
-                              : std::min(whole, members + cpu.collective_latency.value);
+  // Where ranks have no cores of their own, waking up one on another core takes time of both.
+  const Seconds on_core = places == CorePlaces::kOwn ? moved.memory : whole;
   NodePrice price;
   price.time = ToNanoseconds(whole);
   price.core_milli = whole.value() > 0 ? std::max(1, Milli(on_core / whole)) : 0;
