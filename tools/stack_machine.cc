@@ -102,6 +102,11 @@ Result<std::unique_ptr<planner::stack::StackStageCosts>> StackCostsFor(
                        ": found a cluster of CPU ranks; allowed: GPU clusters; leave --stack out "
                        "for CPU ranks");
   }
+  if (options.tensor_chunks) {
+    return Unsupported(fmt::format(
+        "--tensor-chunks {}: found --stack {}; allowed: stack meshwright; leave one of them out",
+        *options.tensor_chunks, options.stack));
+  }
   if (model.modules.size() != 1) {
     return Unsupported(
         fmt::format("--stack {}: model '{}' has {} modules; allowed: one language model",

@@ -27,8 +27,7 @@ struct StreamMemoryOps {
 };
 
 Result<StreamMemoryOps> FindStreamMemoryOps() {
-  static StreamMemoryOps ops;  // of the driver: the same for all
-  if (ops.wait != nullptr) return ops;
+  StreamMemoryOps ops;
   constexpr unsigned kVersion = 12000;
   const auto find = [](const char* name, StreamMemoryOps::Function* to) -> Status {
     void* address = nullptr;
@@ -44,6 +43,12 @@ Result<StreamMemoryOps> FindStreamMemoryOps() {
   };
   MW_RETURN_IF_ERROR(find("cuStreamWriteValue32", &ops.write));
   MW_RETURN_IF_ERROR(find("cuStreamWaitValue32", &ops.wait));
+  return ops;
+}
+
+/// Of the driver: the same for all, looked for once.
+const Result<StreamMemoryOps>& DriverStreamMemoryOps() {
+  static const Result<StreamMemoryOps> ops = FindStreamMemoryOps();
   return ops;
 }
 
@@ -110,7 +115,7 @@ Result<std::unique_ptr<PeerCopies>> PeerCopies::Connect(Communicator& world,
   if (partner >= 0) {
     const Entry& theirs = all[static_cast<size_t>(partner)];
     usable = theirs.host == own.host && theirs.program == own.program &&
-                     FindStreamMemoryOps().ok() && copies->Open(theirs).ok()
+                     DriverStreamMemoryOps().ok() && copies->Open(theirs).ok()
                  ? 1
                  : 0;
     static_cast<void>(cudaGetLastError());  // a GPU that cannot be reached is no error
@@ -145,14 +150,14 @@ bool PeerCopies::Takes(int64_t bytes, DType dtype) const {
 }
 
 Status PeerCopies::Publish(uint32_t value, int64_t counter, cudaStream_t stream) const {
-  MW_ASSIGN_OR_RETURN(const StreamMemoryOps ops, FindStreamMemoryOps());
+  MW_ASSIGN_OR_RETURN(const StreamMemoryOps ops, DriverStreamMemoryOps());
   const auto at = reinterpret_cast<CUdeviceptr>(peer_staging_ + counter);
   return DriverStatus(ops.write(stream, at, value, CU_STREAM_WRITE_VALUE_DEFAULT),
                       "cuStreamWriteValue32");
 }
 
 Status PeerCopies::Await(uint32_t value, int64_t counter, cudaStream_t stream) const {
-  MW_ASSIGN_OR_RETURN(const StreamMemoryOps ops, FindStreamMemoryOps());
+  MW_ASSIGN_OR_RETURN(const StreamMemoryOps ops, DriverStreamMemoryOps());
   const auto at = reinterpret_cast<CUdeviceptr>(staging_.data() + counter);
   return DriverStatus(ops.wait(stream, at, value, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue32");
 }

@@ -42,9 +42,7 @@ void ExpectFoldedEqualsUnfolded(const Plan& plan, const Prices& prices) {
 }
 
 TEST(Folding, GivesTheSameTimesOnGpus) {
-  cost::DeviceProfile profile = cost::LoadDeviceProfile("h100-sxm").value();
-  profile.gpu->beside_communication = {};  // each stream has the GPU to itself
-  const cost::CostModel costs = ModelOf(profile, {cost::Precision::kBf16, cost::Precision::kFp32});
+  const cost::CostModel costs = ShippedCosts("h100-sxm");
   for (const auto& [tp, pp, dp, vpp] : std::vector<std::array<int64_t, 4>>{
            {1, 1, 1, 1}, {4, 1, 2, 1}, {2, 4, 1, 1}, {2, 2, 2, 2}, {4, 2, 4, 1}, {4, 4, 4, 1}}) {
     const Plan plan = PlanOf(TinyGpt(), Tiny(tp, pp, dp, vpp));
@@ -257,6 +255,23 @@ TEST(Trace, SavedSlotsInUseAreThoseOfThePlan) {
           << ShortName(plan) << " rank " << rank;
     }
   }
+}
+
+TEST(Contention, CommunicationSlowsProductsBesideIt) {
+  // Buckets of gradients are reduced while backward goes on.
+  SplitRequest request = Tiny(1, 1, 2, 1);
+  request.bucket_elements = 1000;
+  const Plan plan = PlanOf(TinyGpt(), request);
+  const Programs programs = Lowered(plan);
+  const auto cluster = ShippedCluster("dgx-h100", plan.world_size());
+  const auto step = [&](double beside) {
+    cost::DeviceProfile profile = cost::LoadDeviceProfile("h100-sxm").value();
+    profile.gpu->beside_communication.value = beside;
+    const cost::CostModel costs =
+        ModelOf(profile, {cost::Precision::kBf16, cost::Precision::kFp32});
+    return RunOf(programs, PricesOf(plan, cluster, costs), {}).timeline.makespan.value();
+  };
+  EXPECT_GT(step(0.5), step(1.0));
 }
 
 TEST(Contention, GroupsThatShareANicHalveEachOther) {

@@ -62,6 +62,14 @@ TEST_F(StackEstimateTest, EveryBrokenRuleIsNamedAtOnce) {
   EXPECT_THAT(result.err, HasSubstr("experts"));
 }
 
+TEST_F(StackEstimateTest, WhatOnlyOurStackDoesIsRefusedForOthers) {
+  const CliResult result = Meshwright(
+      "estimate --model llama-3-8b --cluster dgx-h100 --global-batch 64 --tp 2 --stack megatron "
+      "--tensor-chunks 2");
+  EXPECT_EQ(result.exit, 1);
+  EXPECT_THAT(result.err, HasSubstr("allowed: stack meshwright"));
+}
+
 TEST_F(StackEstimateTest, WhatOnlyForeignStacksDoIsRefusedForOurs) {
   for (const char* option : {"--zero 3", "--recompute offload", "--schedule zb-h1", "--expert-tp 2",
                              "--precision fp8"}) {
