@@ -21,6 +21,7 @@ enum class CommOp : uint8_t {
   kReduceScatter,
   kBroadcast,
   kAllToAll,
+  kSwap,
   kBarrier,
   kSplit,
   kSend,
@@ -67,6 +68,9 @@ class Communicator {
   /// Slice j of in [size() * count] goes to slice rank() of `out` on member j. No overlap.
   virtual Status AllToAll(const std::byte* in, std::byte* out, int64_t count,
                           planner::DType dtype) = 0;
+  /// Of two members: the other's in [count] -> out [count]. No overlap.
+  virtual Status Swap(const std::byte* in, std::byte* out, int64_t count,
+                      planner::DType dtype) = 0;
   /// Done once member `peer` has received.
   virtual Status Send(const std::byte* buffer, int64_t count, planner::DType dtype, int peer) = 0;
   virtual Status Recv(std::byte* buffer, int64_t count, planner::DType dtype, int peer) = 0;
@@ -91,6 +95,8 @@ Result<std::vector<std::unique_ptr<Communicator>>> CreateGroups(
 
 /// acc [count] += add [count] for a type that can be summed.
 void AddElements(std::byte* acc, const std::byte* add, int64_t count, planner::DType dtype);
+/// An error unless a communicator that swaps has two members.
+Status CheckPair(int size, const std::string& communicator);
 /// An error unless `dtype` is fp32, fp64 or int64.
 Status CheckSummable(planner::DType dtype, const std::string& communicator);
 

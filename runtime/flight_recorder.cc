@@ -14,7 +14,8 @@ using nlohmann::json;
 
 constexpr CommOp kOps[] = {CommOp::kAllReduce, CommOp::kAllGather, CommOp::kReduceScatter,
                            CommOp::kBroadcast, CommOp::kAllToAll,  CommOp::kBarrier,
-                           CommOp::kSplit,     CommOp::kSend,      CommOp::kRecv};
+                           CommOp::kSplit,     CommOp::kSend,      CommOp::kRecv,
+                           CommOp::kSwap};
 
 Result<CommOp> ParseOp(const std::string& text) {
   for (const CommOp op : kOps) {

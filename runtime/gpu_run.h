@@ -25,9 +25,13 @@ struct GpuOptions {
   /// message that waits holds its SMs, which slows the products beside it. Best on 2 x H200 of
   /// 16, 24, 32; 4, 8, 16; 1, 2, 4 (cost_models/h200_runs.md).
   int tensor_ctas = 32, data_ctas = 8, edge_ctas = 1;
-  /// Tensor traffic of two ranks of a host goes by copy engines instead of NCCL from so many bytes
-  /// on; below, NCCL is faster. Absent: never.
+  /// Traffic of two ranks of a host goes by copy engines instead of NCCL from so many bytes on;
+  /// below, NCCL is faster. Absent: never.
   std::optional<int64_t> peer_copies_from = int64_t{1} << 20;
+  struct PeerCopyKinds {
+    bool tensor = true, data = true, edges = true;
+  };
+  PeerCopyKinds peer_copies_of;  ///< kinds of groups
   bool time_ops = false;      ///< measure every op of the last step
   std::string tuning_file;    ///< choices of earlier runs; empty: none are kept
   std::string flight_record;  ///< where the last operations go on failure; empty: nowhere

@@ -55,6 +55,7 @@ class MpiCommunicator final : public Communicator {
   Status ReduceScatter(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
   Status Broadcast(std::byte* buffer, int64_t count, DType dtype, int root) override;
   Status AllToAll(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
+  Status Swap(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
   Status Send(const std::byte* buffer, int64_t count, DType dtype, int peer) override;
   Status Recv(std::byte* buffer, int64_t count, DType dtype, int peer) override;
   Status Barrier() override;
@@ -214,6 +215,15 @@ Status MpiCommunicator::AllToAll(const std::byte* in, std::byte* out, int64_t co
     receives.push_back({other, out + other * bytes, bytes});
   }
   return Exchange({CommOp::kAllToAll, dtype, 0}, sends, receives);
+}
+
+Status MpiCommunicator::Swap(const std::byte* in, std::byte* out, int64_t count, DType dtype) {
+  const InFlight in_flight(busy_);
+  MW_RETURN_IF_ERROR(Begin(CommOp::kSwap, in_flight, count, 0));
+  MW_RETURN_IF_ERROR(CheckPair(size(), name()));
+  const int64_t bytes = count * planner::SizeOf(dtype);
+  const int other = 1 - rank_;
+  return Exchange({CommOp::kSwap, dtype, 0}, {{other, Mutable(in), bytes}}, {{other, out, bytes}});
 }
 
 Status MpiCommunicator::Send(const std::byte* buffer, int64_t count, DType dtype, int peer) {

@@ -73,6 +73,10 @@ void ThreadCore::MoveCollective(const ThreadRequest& first) {
         }
       }
       return;
+    case CommOp::kSwap:
+      CopyBytes(At(0).request.out, At(1).request.in, bytes);
+      CopyBytes(At(1).request.out, At(0).request.in, bytes);
+      return;
     case CommOp::kSplit:
       return MakeSplits();
     case CommOp::kBarrier:

@@ -82,8 +82,9 @@ void Declare(RunArguments* a, OptionSet& options) {
   options.Heading("GPUs");
   options.Flag("--no-tune", &a->no_tune,
                "take cuBLASLt's first proposal instead of timing several before the first step");
-  options.Choice("--peer-copies", &a->peer_copies, {"on", "off"},
-                 "tensor traffic of two ranks of a host by copy engines instead of NCCL");
+  options.Choice("--peer-copies", &a->peer_copies, {"on", "off", "tensor", "data", "edges"},
+                 "traffic of two ranks of a host by copy engines instead of NCCL, or only that of "
+                 "a kind of groups");
   options.Flag("--op-times", &a->op_times, "measure every op of the last step, which that slows");
   options.Int("--tensor-ctas", &a->tensor_ctas, {1, 64},
               "thread blocks of tensor-parallel traffic");
@@ -277,6 +278,10 @@ Status RunGpuRank(const RunArguments& a, const Job& job, const runtime::LaunchFa
   gpu.tune = !a.no_tune;
   gpu.time_ops = a.op_times;
   if (a.peer_copies == "off") gpu.peer_copies_from.reset();
+  if (a.peer_copies != "on") {
+    gpu.peer_copies_of = {a.peer_copies == "tensor", a.peer_copies == "data",
+                          a.peer_copies == "edges"};
+  }
   gpu.tensor_ctas = static_cast<int>(a.tensor_ctas);
   gpu.data_ctas = static_cast<int>(a.data_ctas);
   gpu.edge_ctas = static_cast<int>(a.edge_ctas);

@@ -94,6 +94,7 @@ std::vector<OpRow> MakeRows() {
       {K::kAllReduce, "all_reduce", W::kCollective, {{"buffer", kRW}}},
       {K::kAllGather, "all_gather", W::kCollective, {{"in", kR, true}, {"out", kW}}},
       {K::kReduceScatter, "reduce_scatter", W::kCollective, {{"in", kR}, {"out", kW, true}}},
+      {K::kSwap, "swap", W::kCollective, {{"in", kR}, {"out", kW}}},
       {K::kSend, "send", W::kMessage, {{"buffer", kR}}},
       {K::kRecv, "recv", W::kMessage, {{"buffer", kW}}},
       {K::kSquaredNorm, "squared_norm", W::kElementwise, {{"gradient", kR}, {"norm", kA}}},
@@ -187,6 +188,12 @@ Status CheckCollective(const Block& block, const Op& op, const RankProgram& prog
                       "reduce-scatter output x group size and input");
       MW_EXPECT_EQUAL(ToString(in.dtype), ToString(out->dtype), "dtypes");
     }
+  } else if (op.kind == OpKind::kSwap) {
+    MW_EXPECT_EQUAL(n, 2, "swap: ranks of the group and 2");
+    const TensorView& in = *Find(block, op, "in");
+    const TensorView& out = *Find(block, op, "out");
+    MW_EXPECT_EQUAL(in.elements(), out.elements(), "swap: elements of input and output");
+    MW_EXPECT_EQUAL(ToString(in.dtype), ToString(out.dtype), "dtypes");
   } else if (IsMessage(op.kind)) {
     if (op.attributes.peer < 0 || op.attributes.peer >= n) {
       return ShapeError(

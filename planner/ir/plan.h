@@ -46,8 +46,9 @@ struct ModulePlan {
   int64_t rank_offset = 0;
   int64_t virtual_stages = 1;  ///< model chunks per pipeline stage
   bool sequence_parallel = false;
-  /// Chunks of rows into which products and all-reduces of the tensor group are cut in forward, so
-  /// that traffic of one goes beside the products of the next. 1: not cut.
+  /// Chunks of rows into which products and traffic of the tensor group are cut, so that traffic of
+  /// one goes beside products of another. With sequence parallelism tp is 2 and half of the chunks
+  /// are a rank's own slice of the sequence. 1: not cut.
   int64_t tensor_chunks = 1;
   Sharding sharding = Sharding::kNone;
   /// chunks[c * pp + p] is chunk c of stage p; together they cover every layer once, in order.
@@ -59,6 +60,8 @@ struct ModulePlan {
   friend bool operator==(const ModulePlan&, const ModulePlan&) = default;
 
   int64_t ranks() const { return tp * cp * ep * dp * pp; }
+  /// Tensor ranks differ where each begins with the rows that it has itself.
+  int64_t programs_per_stage() const { return sequence_parallel && tensor_chunks > 1 ? tp : 1; }
 };
 
 /// Traffic between two modules (indices into Plan::modules), see parallelism.md sections 2 and 3.

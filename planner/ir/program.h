@@ -99,6 +99,7 @@ enum class OpKind : uint8_t {
   kAllReduce,      ///< in place sum
   kAllGather,      ///< in [n] -> out [ranks * n], rank order; in may be the own slice of out
   kReduceScatter,  ///< in [ranks * n] -> out [n]; out may be the own slice of in
+  kSwap,           ///< of two ranks: the other's in [n] -> out [n]
   kSend,
   kRecv,
   // step
@@ -336,7 +337,8 @@ struct ArenaLayout {
   friend bool operator==(const ArenaLayout&, const ArenaLayout&) = default;
 };
 
-/// The program of one class of ranks (same module and pipeline stage).
+/// The program of one class of ranks: same module and pipeline stage, and the same tensor rank
+/// where tensor ranks differ (see ModulePlan::programs_per_stage).
 struct RankProgram {
   int32_t module = 0;
   int64_t stage = 0;

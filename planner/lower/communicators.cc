@@ -148,13 +148,14 @@ void BuildGroups(const Plan& plan, Programs& programs) {
   int32_t program = 0;
   for (size_t module = 0; module < plan.modules.size(); ++module) {
     const ModulePlan& m = plan.modules[module];
-    for (int64_t pp = 0; pp < m.pp; ++pp, ++program) {
+    const auto programs_per_stage = static_cast<int32_t>(m.programs_per_stage());
+    for (int64_t pp = 0; pp < m.pp; ++pp, program += programs_per_stage) {
       const StageCommunicators list = CommunicatorsOf(plan, module, pp);
       for (int64_t dp = 0; dp < m.dp; ++dp) {
         for (int64_t tp = 0; tp < m.tp; ++tp) {
           const Coordinates c{tp, dp, pp};
           RankBinding& binding = programs.ranks[static_cast<size_t>(RankOf(m, c))];
-          binding.program = program;
+          binding.program = program + (programs_per_stage > 1 ? static_cast<int32_t>(tp) : 0);
           binding.tp_index = tp;
           binding.dp_index = dp;
           binding.pp_index = pp;

@@ -39,6 +39,7 @@ struct Node {
   std::vector<Operand> operands;
   OpAttributes attributes;
   Cut cut = Cut::kNone;
+  bool on_tensor_stream = false;  ///< no collective, but goes beside the products like one
 };
 
 struct Graph {

@@ -39,7 +39,8 @@ struct SplitFacts {
   const ModuleSpec* module = nullptr;
   int64_t tp = 1;
   bool sequence_parallel = false;
-  int64_t tensor_chunks = 1;  ///< see ModulePlan
+  int64_t tensor_chunks = 1;    ///< see ModulePlan
+  int64_t tensor_position = 0;  ///< rank in the tensor group, where programs differ by it
   int64_t kv_copies = 1;
   int64_t padded_vocab = 0;
   int64_t sequence = 0;

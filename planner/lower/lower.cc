@@ -69,7 +69,9 @@ Result<Programs> Lower(const Plan& plan) {
   programs.modules = plan.modules;
   for (size_t m = 0; m < plan.modules.size(); ++m) {
     for (int64_t stage = 0; stage < plan.modules[m].pp; ++stage) {
-      programs.programs.push_back(lower::BuildRankProgram(plan, m, stage));
+      for (int64_t p = 0; p < plan.modules[m].programs_per_stage(); ++p) {
+        programs.programs.push_back(lower::BuildRankProgram(plan, m, stage, p));
+      }
     }
   }
   lower::BuildGroups(plan, programs);
@@ -94,8 +96,8 @@ std::string DumpPasses(const Plan& plan, size_t module, int64_t stage_index) {
     ApplyRecompute(forward, backward, stage.recompute);
     out += "# recompute (saved tensors are starred)\n" + DumpGraph(forward) + DumpGraph(backward);
     AllocateSaved(forward, &backward);
-    OverlapTensorTraffic(forward, stage.split.tensor_chunks);
-    OverlapTensorTraffic(backward, stage.split.tensor_chunks);
+    OverlapTensorTraffic(forward, stage.split);
+    OverlapTensorTraffic(backward, stage.split);
     if (stage.split.tensor_chunks > 1) {
       out += "# overlap\n" + DumpGraph(forward) + DumpGraph(backward);
     }

@@ -93,13 +93,8 @@ class Overlapper {
 
   int Slice(int whole, int64_t c) {
     const auto [it, added] = slices_.emplace(std::pair{whole, c}, -1);
-    if (!added) return it->second;
-    GraphTensor t = graph_.tensor(whole);
-    t.view.shape[0] /= chunks_;
-    // Offsets count from the start of the storage; that of a saved one is known already.
-    if (t.storage == whole) t.view.offset = 0;
-    t.view.offset += c * t.view.bytes();
-    return it->second = graph_.AddTensor(t);
+    if (added) it->second = RowChunk(graph_, whole, c, chunks_);
+    return it->second;
   }
 
   static constexpr size_t kNormRows[] = {0, 1, 4, 5, 6};  ///< x, delta, sum, output, statistics
@@ -111,8 +106,22 @@ class Overlapper {
 
 }  // namespace
 
-void OverlapTensorTraffic(Graph& graph, int64_t chunks) {
-  if (chunks > 1) Overlapper(graph, chunks).Run();
+int RowChunk(Graph& graph, int whole, int64_t chunk, int64_t chunks) {
+  GraphTensor t = graph.tensor(whole);
+  t.view.shape[0] /= chunks;
+  // Offsets count from the start of the storage; that of a saved one is known already.
+  if (t.storage == whole) t.view.offset = 0;
+  t.view.offset += chunk * t.view.bytes();
+  return graph.AddTensor(t);
+}
+
+void OverlapTensorTraffic(Graph& graph, const SplitFacts& split) {
+  if (split.tensor_chunks == 1) return;
+  if (split.sequence_parallel) {
+    OverlapSlices(graph, split);
+  } else {
+    Overlapper(graph, split.tensor_chunks).Run();
+  }
 }
 
 }  // namespace meshwright::planner::lower

@@ -37,9 +37,15 @@ Graph Differentiate(const Graph& forward, const SplitFacts& split,
 void ApplyRecompute(Graph& forward, Graph& backward, Recompute mode);
 
 /// overlap: cuts a product whose output the tensor group sums, the sum, and the norm and product
-/// behind it into `chunks` chunks of rows, so that traffic of one chunk goes beside the next one's
-/// products.
-void OverlapTensorTraffic(Graph& graph, int64_t chunks);
+/// behind it into `tensor_chunks` chunks of rows, so that traffic of one chunk goes beside the next
+/// one's products. With sequence parallelism: OverlapSlices.
+void OverlapTensorTraffic(Graph& graph, const SplitFacts& split);
+/// Of two ranks with a slice of the sequence each: a product over gathered rows begins with the
+/// rank's own, and one whose output is scattered with the other's, while slices are swapped.
+void OverlapSlices(Graph& graph, const SplitFacts& split);
+
+/// Rows [chunk, chunk + 1) * extent / chunks of the first axis of `whole`, which shares its memory.
+int RowChunk(Graph& graph, int whole, int64_t chunk, int64_t chunks);
 
 /// The head's forward, loss and backward as one graph (row-chunked), from the sharded head.
 Graph BuildHeadStep(const SplitFacts& split, const ItemParameters& parameters, bool first,

@@ -9,7 +9,8 @@ namespace {
 
 /// Stream of a node: traffic of the tensor group has its own, everything else computes.
 StreamId StreamOf(const Node& node) {
-  return node.attributes.communicator == 0 ? kTensorStream : kComputeStream;
+  const bool beside = node.attributes.communicator == 0 || node.on_tensor_stream;
+  return beside ? kTensorStream : kComputeStream;
 }
 
 /// For each op and stream, the last op of that stream known complete when the op starts (-1: none).

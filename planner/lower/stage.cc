@@ -89,13 +89,14 @@ void PlaceOptimizer(Stage& stage) {
 
 }  // namespace
 
-SplitFacts SplitOf(const Plan& plan, size_t module, int64_t stage) {
+SplitFacts SplitOf(const Plan& plan, size_t module, int64_t stage, int64_t position) {
   const ModulePlan& m = plan.modules[module];
   SplitFacts split;
   split.module = &SpecOf(plan, m);
   split.tp = m.tp;
   split.sequence_parallel = m.sequence_parallel && m.tp > 1;
   split.tensor_chunks = m.tensor_chunks;
+  split.tensor_position = position;
   split.kv_copies = m.kv_copies;
   split.padded_vocab = m.padded_vocab;
   split.sequence = plan.sequence;
@@ -110,10 +111,10 @@ SplitFacts SplitOf(const Plan& plan, size_t module, int64_t stage) {
   return split;
 }
 
-Stage BuildStage(const Plan& plan, size_t module, int64_t stage_index) {
+Stage BuildStage(const Plan& plan, size_t module, int64_t stage_index, int64_t position) {
   const ModulePlan& m = plan.modules[module];
   Stage stage;
-  stage.split = SplitOf(plan, module, stage_index);
+  stage.split = SplitOf(plan, module, stage_index, position);
   stage.stage = stage_index;
   stage.dp = m.dp;
   stage.sharding = m.dp > 1 ? m.sharding : Sharding::kNone;
@@ -165,7 +166,7 @@ int32_t Templates::AddBlock(Graph& graph, const std::string& name, std::vector<B
   options.scratch_begin = 2 * RoundUp(stage_.split.residual_bytes(), kByteAlignment);
   options.tensor_stream = tensor_stream();
   graph.name = name;
-  OverlapTensorTraffic(graph, stage_.split.tensor_chunks);
+  OverlapTensorTraffic(graph, stage_.split);
   Block block = PlaceAndAllocate(graph, options);
   scratch_bytes_ = std::max(scratch_bytes_, block.scratch_bytes);
   for (const Op& op : block.ops) {

@@ -49,11 +49,12 @@ struct Stage {
   }
 };
 
-/// Facts of the split of module `module` of the plan, as its stage `stage` sees them.
-SplitFacts SplitOf(const Plan& plan, size_t module, int64_t stage);
+/// Facts of the split of module `module` of the plan, as tensor rank `position` of its stage
+/// `stage` sees them.
+SplitFacts SplitOf(const Plan& plan, size_t module, int64_t stage, int64_t position = 0);
 
 /// Items and parameter placement of stage `stage` of module `module`.
-Stage BuildStage(const Plan& plan, size_t module, int64_t stage);
+Stage BuildStage(const Plan& plan, size_t module, int64_t stage, int64_t position = 0);
 
 /// Blocks of a stage by variant. Forward blocks do not depend on `first`.
 class Templates {

@@ -32,11 +32,11 @@ struct EdgeBuffers {
 
 class ProgramBuilder {
  public:
-  ProgramBuilder(const Plan& plan, size_t module, int64_t stage)
+  ProgramBuilder(const Plan& plan, size_t module, int64_t stage, int64_t position)
       : plan_(plan),
         module_(plan.modules[module]),
         module_index_(module),
-        stage_(BuildStage(plan, module, stage)),
+        stage_(BuildStage(plan, module, stage, position)),
         comms_(CommunicatorsOf(plan, module, stage)),
         steps_(StageSchedule(module_.pp, module_.virtual_stages, plan.micro_batches, stage)),
         slots_(AssignSlots(steps_, module_.virtual_stages, plan.micro_batches)),
@@ -729,8 +729,8 @@ int64_t EdgeSlots(const ModulePlan& module, int64_t micro_batches, bool wraps) {
   return std::min(slots, chunks * micro_batches);  // no more than there are messages in a step
 }
 
-RankProgram BuildRankProgram(const Plan& plan, size_t module, int64_t stage) {
-  return ProgramBuilder(plan, module, stage).Run();
+RankProgram BuildRankProgram(const Plan& plan, size_t module, int64_t stage, int64_t position) {
+  return ProgramBuilder(plan, module, stage, position).Run();
 }
 
 }  // namespace meshwright::planner::lower

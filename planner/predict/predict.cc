@@ -26,14 +26,27 @@ std::vector<int64_t> StepEnds(const TaskGraphOfStep& step, const cost::Timeline&
   return ends;
 }
 
-/// Busy time of the compute streams a step, by program: that of its busiest class.
+/// For each program its stage, counted over all modules: a stage may have several programs.
+std::vector<size_t> StagesOf(const Programs& programs) {
+  std::vector<size_t> stages;
+  for (size_t p = 0; p < programs.programs.size(); ++p) {
+    const auto& program = programs.programs[p];
+    const bool same = p > 0 && programs.programs[p - 1].module == program.module &&
+                      programs.programs[p - 1].stage == program.stage;
+    stages.push_back(p == 0 ? 0 : stages.back() + (same ? 0 : 1));
+  }
+  return stages;
+}
+
+/// Busy time of the compute streams a step, by stage: that of its busiest class.
 std::vector<double> StageTimes(const Programs& programs, const TaskGraphOfStep& step,
                                const cost::Timeline& timeline) {
-  std::vector<double> times(programs.programs.size(), 0.0);
+  const std::vector<size_t> stages = StagesOf(programs);
+  std::vector<double> times(stages.back() + 1, 0.0);
   for (int32_t c = 0; c < step.classes.size(); ++c) {
     const auto rank = static_cast<size_t>(step.classes.representative(c));
     const auto queue = static_cast<size_t>(step.queues[static_cast<size_t>(c)][kComputeStream]);
-    double& time = times[static_cast<size_t>(programs.ranks[rank].program)];
+    double& time = times[stages[static_cast<size_t>(programs.ranks[rank].program)]];
     time = std::max(time, D(timeline.busy_ns[queue]) * 1e-9 / D(step.steps));
   }
   return times;
@@ -113,7 +126,10 @@ Result<SimulatedStep> Predict(const Plan& plan, const Programs& programs, const 
   p.model_tflops_per_gpu = flops_per_rank / 1e12;
   const double peak = PeakOfRank(plan, prices);
   p.mfu = peak > 0 ? flops_per_rank / peak : 0.0;
-  for (const RankProgram& program : programs.programs) {
+  const std::vector<size_t> stages = StagesOf(programs);
+  for (size_t i = 0; i < stages.size(); ++i) {
+    if (stages[i] < p.memory.size()) continue;  // the programs of a stage differ in order only
+    const RankProgram& program = programs.programs[i];
     p.memory.push_back(program.arena.memory);
     p.memory.back().outside = OutsideBytes(program, prices.model().profile()).value();
   }

@@ -17,6 +17,7 @@ cost::CollectiveKind KindOf(OpKind kind) {
     case OpKind::kAllReduce:
       return cost::CollectiveKind::kAllReduce;
     case OpKind::kAllGather:
+    case OpKind::kSwap:  // moves what the gather of both parts would
       return cost::CollectiveKind::kAllGather;
     case OpKind::kReduceScatter:
       return cost::CollectiveKind::kReduceScatter;
@@ -31,6 +32,11 @@ int32_t Milli(double share) {
 
 Bytes Scaled(int64_t bytes, double share) {
   return Bytes(static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * share)));
+}
+
+/// Bytes of the collective that KindOf names.
+Bytes MessageBytes(const Op& op, const OpWork& work) {
+  return Bytes(op.kind == OpKind::kSwap ? 2 * work.message_bytes : work.message_bytes);
 }
 
 /// Bytes of the scores of an attention op, half of the square when it is causal.
@@ -174,7 +180,8 @@ NodePrice Prices::PriceThreads(const RankProgram& program, const Block& block, c
   const int64_t n = path.ranks;
   cost::Work move;
   move.precision = PrecisionOf(from.dtype);
-  move.kernel = KernelName(IsMessage(op.kind) ? OpKind::kSend : op.kind, op.attributes);
+  const OpKind like = op.kind == OpKind::kSwap ? OpKind::kAllGather : op.kind;
+  move.kernel = KernelName(IsMessage(op.kind) ? OpKind::kSend : like, op.attributes);
   move.read = Bytes(IsMessage(op.kind) ? bytes : bytes * n);
   move.written = Bytes(op.kind == OpKind::kReduceScatter ? bytes : move.read.value());
   const cost::OpPrice moved = model_->ExplainOp(move);
@@ -198,7 +205,7 @@ NodePrice Prices::PriceCommunication(const RankProgram& program, const Block& bl
   MW_CHECK(IsCollective(op.kind) || IsMessage(op.kind));
   if (path.ranks == 1) return {};
   if (on_cpu() && path.hosts == 1) return PriceThreads(program, block, op, path);
-  const cost::CollectiveWork work{KindOf(op.kind), Bytes(WorkOf(block, op, program).message_bytes)};
+  const cost::CollectiveWork work{KindOf(op.kind), MessageBytes(op, WorkOf(block, op, program))};
   const cost::CollectivePrice whole = model_->ExplainCollective(work, path);
   NodePrice price;
   price.time = whole.time;

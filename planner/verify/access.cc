@@ -36,6 +36,15 @@ void AddRead(AccessSegment& segment, LastRead added) {
 
 }  // namespace
 
+int32_t TensorOf(const Block& block, int32_t tensor) {
+  const TensorView& view = block.tensors[static_cast<size_t>(tensor)];
+  for (int32_t i = 0; i < tensor; ++i) {
+    const TensorView& other = block.tensors[static_cast<size_t>(i)];
+    if (other.region == view.region && other.name == view.name) return i;
+  }
+  return tensor;
+}
+
 BlockAccess::BlockAccess(const Block& block, const BlockOrder& order) : order_(order) {
   std::array<size_t, kRegionCount> use_of;
   use_of.fill(kRegionCount);
@@ -52,9 +61,9 @@ BlockAccess::BlockAccess(const Block& block, const BlockOrder& order) : order_(o
       const int64_t end = t.offset + t.bytes();
       use.begin = std::min(use.begin, t.offset);
       use.end = std::max(use.end, end);
-      views_.push_back({use_of[region], t.offset, end, static_cast<int32_t>(i), o.tensor,
-                        o.access != Access::kWrite, o.access != Access::kRead,
-                        o.access == Access::kAccumulate,
+      views_.push_back({use_of[region], t.offset, end, static_cast<int32_t>(i),
+                        TensorOf(block, o.tensor), o.access != Access::kWrite,
+                        o.access != Access::kRead, o.access == Access::kAccumulate,
                         o.access != Access::kWrite && t.region == Region::kSaved,
                         t.region == Region::kIn0 || t.region == Region::kIn1});
     }

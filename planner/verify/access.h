@@ -58,6 +58,10 @@ struct AccessTemplate {
   std::optional<InnerConflict> conflict;
 };
 
+/// The first view of the block with the name and region of view `tensor`: rows of a tensor are views
+/// of their own, with its name.
+int32_t TensorOf(const Block& block, int32_t tensor);
+
 /// Templates of one block, made as instances ask for them.
 class BlockAccess {
  public:
@@ -74,7 +78,7 @@ class BlockAccess {
     size_t use;  ///< index into uses_
     int64_t begin, end;
     int32_t op;
-    int32_t tensor;
+    int32_t tensor;  ///< see TensorOf
     bool reads, writes, accumulates, saved, input;
   };
 

@@ -51,6 +51,17 @@ Pieces SavedBy(const Block& block) {
   return pieces;
 }
 
+/// Every byte of [begin, end) is in some piece.
+bool Holds(const Pieces& pieces, int64_t begin, int64_t end) {
+  auto it = pieces.upper_bound(begin);
+  if (it != pieces.begin()) --it;
+  for (; begin < end; ++it) {
+    if (it == pieces.end() || it->first > begin || it->second.end <= begin) return false;
+    begin = it->second.end;
+  }
+  return true;
+}
+
 /// What `read` finds other than its own tensor; nullptr: nothing. `*found` false: a gap.
 const TensorView* Foreign(const Pieces& pieces, const TensorView& read, bool* gap) {
   int64_t at = read.offset;
@@ -75,12 +86,12 @@ const TensorView* Foreign(const Pieces& pieces, const TensorView& read, bool* ga
 /// left.
 std::string Compare(const Block& forward, const Block& backward) {
   const Pieces pieces = SavedBy(forward);
-  std::set<std::pair<int64_t, int64_t>> own;
+  Pieces own;
   for (const Op& op : backward.ops) {
     for (const Operand& o : op.operands) {
       if (o.tensor < 0 || o.access == Access::kWrite) continue;
       const TensorView& t = backward.tensors[static_cast<size_t>(o.tensor)];
-      if (t.region != Region::kSaved || own.count({t.offset, t.bytes()}) != 0) continue;
+      if (t.region != Region::kSaved || Holds(own, t.offset, t.offset + t.bytes())) continue;
       bool gap = false;
       const TensorView* other = Foreign(pieces, t, &gap);
       if (gap) {
@@ -97,7 +108,7 @@ std::string Compare(const Block& forward, const Block& backward) {
     for (const Operand& o : op.operands) {
       if (o.tensor < 0 || o.access == Access::kRead) continue;
       const TensorView& t = backward.tensors[static_cast<size_t>(o.tensor)];
-      if (t.region == Region::kSaved) own.emplace(t.offset, t.bytes());
+      if (t.region == Region::kSaved) Cover(own, t.offset, t.offset + t.bytes(), &t);
     }
   }
   return "";

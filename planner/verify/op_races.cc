@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "planner/ir/op_schema.h"
+#include "planner/verify/access.h"
 #include "planner/verify/names.h"
 #include "planner/verify/value_flow.h"
 
@@ -147,10 +148,11 @@ class OpRaces {
     if (cell.write && !Ordered(*cell.write, event, clock)) {
       return Race(*cell.write, "writes", event, "reads", cell);
     }
-    if (cell.write && SameInstance(*cell.write, event) && cell.written.back() != operand.tensor) {
+    const int32_t tensor = TensorOf(BlockAt(program_, event.place), operand.tensor);
+    if (cell.write && SameInstance(*cell.write, event) && cell.written.back() != tensor) {
       const bool input = t.region == Region::kIn0 || t.region == Region::kIn1;
       const auto& w = cell.written;
-      if (input || std::find(w.begin(), w.end(), operand.tensor) != w.end()) {
+      if (input || std::find(w.begin(), w.end(), tensor) != w.end()) {
         return Clobbered(cell, event);
       }
     }
@@ -177,7 +179,7 @@ class OpRaces {
       if (!Ordered(read, event, clock)) return Race(read, "reads", event, "writes", cell);
     }
     if (!cell.write || !SameInstance(*cell.write, event)) cell.written.clear();
-    cell.written.push_back(tensor);
+    cell.written.push_back(TensorOf(BlockAt(program_, event.place), tensor));
     cell.write = event;
     cell.reads.clear();
     return std::nullopt;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "runtime/cuda/attention.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/step_tables.h"
@@ -25,6 +27,11 @@ Status CheckOrdinal(int ordinal) {
 }
 
 }  // namespace
+
+void AskForHardwareQueues() {
+  constexpr int kKeepWhatIsSet = 0;
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeepWhatIsSet);
+}
 
 Status CudaStatus(cudaError_t error, const char* call, const std::string& what) {
   if (error == cudaSuccess) return Status::Ok();

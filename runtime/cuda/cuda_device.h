@@ -33,6 +33,11 @@ Status CudaStatus(cudaError_t error, const char* call, const std::string& what =
     }                                                                             \
   } while (false)
 
+/// Asks the driver for a hardware queue a stream, unless the environment says otherwise: a stream
+/// that waits for another rank would hold up those that share its queue. Before the process's first
+/// CUDA call.
+void AskForHardwareQueues();
+
 struct CudaDeviceOptions {
   int ordinal = 0;             ///< CUDA device of the process
   bool deterministic = false;  ///< the same bits from run to run, at the price of speed

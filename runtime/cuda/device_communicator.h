@@ -14,7 +14,7 @@
 
 namespace meshwright::runtime::cuda {
 
-class PeerCopies;  // peer_copies.h
+class PeerChannel;  // peer_channel.h
 
 /// A group of ranks with a GPU each, numbered 0 .. size()-1 in communicator order. Buffers are
 /// device memory, counts are elements; bf16, fp32, fp64, int32 and int64. An ok status means that
@@ -47,14 +47,17 @@ class DeviceCommunicator {
   /// buffer [count] of member `root` to all.
   virtual Status Broadcast(std::byte* buffer, int64_t count, planner::DType dtype, int root,
                            cudaStream_t stream) = 0;
+  /// Of two members: the other's in [count] -> out [count]. No overlap.
+  virtual Status Swap(const std::byte* in, std::byte* out, int64_t count, planner::DType dtype,
+                      cudaStream_t stream) = 0;
   virtual Status Send(const std::byte* buffer, int64_t count, planner::DType dtype, int peer,
                       cudaStream_t stream) = 0;
   virtual Status Recv(std::byte* buffer, int64_t count, planner::DType dtype, int peer,
                       cudaStream_t stream) = 0;
 
-  /// From now on all-reduces, all-gathers and reduce-scatters that `copies` takes go through it. It
-  /// outlives all operations; set on both ranks before the first one.
-  virtual void UsePeerCopies(PeerCopies* copies) = 0;
+  /// From now on operations that `channel` takes go through it, all but broadcasts. It outlives all
+  /// operations; set on both ranks before the first one.
+  virtual void UsePeerChannel(PeerChannel* channel) = 0;
 };
 
 /// Told of every operation, on the thread that issues it.

@@ -9,6 +9,7 @@
 
 #include "planner/ir/op_schema.h"
 #include "runtime/cuda/communicate.h"
+#include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/cuda_kernels.h"
 #include "runtime/cuda/flight_tracker.h"
 #include "runtime/cuda/gemm.h"
@@ -167,10 +168,16 @@ Status GpuRun::MakeMemory() {
 
 Status GpuRun::ConnectPeers() {
   if (!gpu_.peer_copies_from || world_.size() == 1) return Status::Ok();
-  MW_ASSIGN_OR_RETURN(copies_, PeerCopies::Connect(world_, programs_, gpu_.device, arena_.data(),
-                                                   *gpu_.peer_copies_from));
-  if (copies_ == nullptr) return Status::Ok();
-  nccl_->group(static_cast<size_t>(copies_->group()))->UsePeerCopies(copies_.get());
+  PeerCopyOptions options;
+  options.least_bytes = *gpu_.peer_copies_from;
+  options.tensor = gpu_.peer_copies_of.tensor;
+  options.data = gpu_.peer_copies_of.data;
+  options.edges = gpu_.peer_copies_of.edges;
+  MW_ASSIGN_OR_RETURN(
+      copies_, PeerCopies::Connect(world_, programs_, gpu_.device, arena_.data(), options));
+  for (size_t g = 0; g < programs_.groups.size(); ++g) {
+    if (PeerChannel* channel = copies_->channel(g)) nccl_->group(g)->UsePeerChannel(channel);
+  }
   return Status::Ok();
 }
 
@@ -384,6 +391,7 @@ Result<RunSummary> ExecuteOnGpu(const planner::Programs& programs, Store& store,
                                 Communicator& world, DataSource& data, const RunOptions& options,
                                 const GpuOptions& gpu) {
   if (options.shadow) return Unsupported("the shadow executor is for CPU ranks");
+  cuda::AskForHardwareQueues();
   cuda::GpuRun run(programs, store, world, data, options, gpu);
   Status status = run.SetUp();
   if (status.ok()) status = run.RunSteps();

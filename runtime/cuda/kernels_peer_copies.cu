@@ -1,6 +1,6 @@
 // The sum of what a rank has and what it pulled from its partner.
 #include "runtime/cuda/pack.cuh"
-#include "runtime/cuda/peer_copies.h"
+#include "runtime/cuda/peer_channel.h"
 
 namespace meshwright::runtime::cuda {
 namespace {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/cuda/cuda_device.h"
-#include "runtime/cuda/peer_copies.h"
+#include "runtime/cuda/peer_channel.h"
 
 namespace meshwright::runtime::cuda {
 namespace {
@@ -117,11 +117,10 @@ Status NcclCommunicator::Put(const Call& call, cudaStream_t stream, const Enqueu
 }
 
 bool NcclCommunicator::ByCopies(const Call& call) const {
-  // An all-gather or reduce-scatter moves half of its bytes; all members decide alike.
-  return copies_ != nullptr && copies_->Takes(call.bytes, call.dtype);
+  return channel_ != nullptr && channel_->Takes(call.bytes, call.dtype);  // the same on both ranks
 }
 
-/// As Put, with operations of the peer copies, which have a status of their own.
+/// As Put, with operations of the peer channel, which have a status of their own.
 template <typename Enqueue>
 Status NcclCommunicator::PutCopies(const Call& call, cudaStream_t stream, const Enqueue& enqueue) {
   Status status;
@@ -147,7 +146,7 @@ Status NcclCommunicator::AllReduce(std::byte* buffer, int64_t count, DType dtype
   if (size() == 1) return Check(call);
   if (ByCopies(call)) {
     return PutCopies(call, stream,
-                     [&] { return copies_->AllReduce(buffer, count, dtype, stream); });
+                     [&] { return channel_->AllReduce(buffer, count, dtype, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclAllReduce(buffer, buffer, static_cast<size_t>(count), ToNccl(dtype), ncclSum, c,
@@ -165,7 +164,7 @@ Status NcclCommunicator::AllGather(const std::byte* in, std::byte* out, int64_t 
   }
   if (ByCopies(call)) {
     return PutCopies(call, stream,
-                     [&] { return copies_->AllGather(in, out, call.bytes / 2, stream); });
+                     [&] { return channel_->AllGather(in, out, call.bytes / 2, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclAllGather(in, out, static_cast<size_t>(count), ToNccl(dtype), c, stream);
@@ -182,7 +181,7 @@ Status NcclCommunicator::ReduceScatter(const std::byte* in, std::byte* out, int6
   }
   if (ByCopies(call)) {
     return PutCopies(call, stream,
-                     [&] { return copies_->ReduceScatter(in, out, count, dtype, stream); });
+                     [&] { return channel_->ReduceScatter(in, out, count, dtype, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclReduceScatter(in, out, static_cast<size_t>(count), ToNccl(dtype), ncclSum, c,
@@ -201,9 +200,32 @@ Status NcclCommunicator::Broadcast(std::byte* buffer, int64_t count, DType dtype
   });
 }
 
+Status NcclCommunicator::Swap(const std::byte* in, std::byte* out, int64_t count, DType dtype,
+                              cudaStream_t stream) {
+  const Call call{CommOp::kSwap, "ncclGroupEnd", count, count * planner::SizeOf(dtype), dtype};
+  MW_RETURN_IF_ERROR(CheckPair(size(), name()));
+  if (ByCopies(call)) {
+    return PutCopies(call, stream, [&] { return channel_->Swap(out, call.bytes, stream); });
+  }
+  return Put(call, stream, [&](ncclComm_t c) {
+    const auto elements = static_cast<size_t>(count);
+    ncclResult_t result = ncclGroupStart();
+    if (result != ncclSuccess) return result;
+    result = ncclSend(in, elements, ToNccl(dtype), 1 - rank(), c, stream);
+    if (result == ncclSuccess || result == ncclInProgress) {
+      result = ncclRecv(out, elements, ToNccl(dtype), 1 - rank(), c, stream);
+    }
+    const ncclResult_t ended = ncclGroupEnd();
+    return result == ncclSuccess || result == ncclInProgress ? ended : result;
+  });
+}
+
 Status NcclCommunicator::Send(const std::byte* buffer, int64_t count, DType dtype, int peer,
                               cudaStream_t stream) {
   const Call call{CommOp::kSend, "ncclSend", count, count * planner::SizeOf(dtype), dtype, peer};
+  if (ByCopies(call)) {
+    return PutCopies(call, stream, [&] { return channel_->Send(call.bytes, stream); });
+  }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclSend(buffer, static_cast<size_t>(count), ToNccl(dtype), peer, c, stream);
   });
@@ -212,6 +234,9 @@ Status NcclCommunicator::Send(const std::byte* buffer, int64_t count, DType dtyp
 Status NcclCommunicator::Recv(std::byte* buffer, int64_t count, DType dtype, int peer,
                               cudaStream_t stream) {
   const Call call{CommOp::kRecv, "ncclRecv", count, count * planner::SizeOf(dtype), dtype, peer};
+  if (ByCopies(call)) {
+    return PutCopies(call, stream, [&] { return channel_->Recv(buffer, call.bytes, stream); });
+  }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclRecv(buffer, static_cast<size_t>(count), ToNccl(dtype), peer, c, stream);
   });

@@ -49,12 +49,14 @@ class NcclCommunicator final : public DeviceCommunicator {
                        cudaStream_t stream) override;
   Status Broadcast(std::byte* buffer, int64_t count, planner::DType dtype, int root,
                    cudaStream_t stream) override;
+  Status Swap(const std::byte* in, std::byte* out, int64_t count, planner::DType dtype,
+              cudaStream_t stream) override;
   Status Send(const std::byte* buffer, int64_t count, planner::DType dtype, int peer,
               cudaStream_t stream) override;
   Status Recv(std::byte* buffer, int64_t count, planner::DType dtype, int peer,
               cudaStream_t stream) override;
 
-  void UsePeerCopies(PeerCopies* copies) override { copies_ = copies; }
+  void UsePeerChannel(PeerChannel* channel) override { channel_ = channel; }
 
   /// The configuration of this communicator; `blocking` as NCCL understands it. It points to the
   /// name, so the object outlives NCCL's communicator.
@@ -108,7 +110,7 @@ class NcclCommunicator final : public DeviceCommunicator {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> ready_{false};
   bool counting_ = false;
-  PeerCopies* copies_ = nullptr;
+  PeerChannel* channel_ = nullptr;  ///< nullptr: NCCL does everything
 };
 
 template <typename Use>

@@ -10,6 +10,7 @@ Status CheckGpuBuild() {
 }
 
 Result<int> VisibleGpus() {
+  cuda::AskForHardwareQueues();
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess) {

@@ -281,6 +281,48 @@ TEST(Lower, ChunksOfTensorTrafficGoBesideTheNextProduct) {
   }
 }
 
+/// A program of each tensor rank of a Llama on two with sequence parallelism.
+std::vector<RankProgram> ProgramsInSlices(int64_t chunks) {
+  SplitRequest r;
+  r.tp = 2;
+  r.sequence_parallel = true;
+  r.tensor_chunks = chunks;
+  r.global_batch = 1;
+  r.sequence = 16;
+  return Lower(MakePlan(testing::SmallLlama(), r).value()).value().programs;
+}
+
+TEST(Lower, TensorRanksBeginWithTheirOwnSliceOfTheSequence) {
+  EXPECT_EQ(ProgramsInSlices(1).size(), 1U);
+  const std::vector<RankProgram> programs = ProgramsInSlices(2);
+  ASSERT_EQ(programs.size(), 2U);
+  std::vector<int64_t> first_rows;
+  for (const RankProgram& p : programs) {
+    for (const Block& block : p.blocks) {
+      if (block.name != "layer.0/forward/none") continue;
+      const auto count = [&](OpKind kind) {
+        return std::count_if(block.ops.begin(), block.ops.end(),
+                             [&](const Op& op) { return op.kind == kind; });
+      };
+      // Two gathers and two scatters; each of the four products in two parts.
+      EXPECT_EQ(count(OpKind::kAllGather) + count(OpKind::kReduceScatter), 0);
+      EXPECT_EQ(count(OpKind::kSwap), 4);
+      EXPECT_EQ(count(OpKind::kLinear), 8);
+      EXPECT_EQ(count(OpKind::kAdd), 2);
+      const auto product = std::find_if(block.ops.begin(), block.ops.end(),
+                                        [](const Op& op) { return op.kind == OpKind::kLinear; });
+      EXPECT_TRUE(product->waits.empty()) << "the own rows need no traffic";
+      const TensorView& qkv = block.tensors[static_cast<size_t>(product->operands[3].tensor)];
+      first_rows.push_back(qkv.offset);
+    }
+    EXPECT_EQ(p.arena, programs.front().arena);
+  }
+  ASSERT_EQ(first_rows.size(), 2U);
+  EXPECT_LT(first_rows[0], first_rows[1]);
+  // Less memory than the gathered rows took.
+  EXPECT_LE(programs.front().arena.size, ProgramsInSlices(1).front().arena.size);
+}
+
 TEST(Lower, ChunksOfTensorTrafficNeedAllReduces) {
   SplitRequest r;
   r.global_batch = 1;
@@ -293,9 +335,12 @@ TEST(Lower, ChunksOfTensorTrafficNeedAllReduces) {
     EXPECT_NE(plan.status().message().find(words), std::string::npos) << plan.status().message();
   };
   refused("found tp 1");
-  r.tp = 2;
+  r.tp = 4;
   r.sequence_parallel = true;
-  refused("found tp 2 with it");
+  refused("found tp 4 with it");
+  r.tp = 2;
+  r.tensor_chunks = 1 + 2 * 3;
+  refused("use an even number");
   r.sequence_parallel = false;
   r.tensor_chunks = 3;
   refused("divide the sequence 16");

@@ -32,9 +32,9 @@ inline void ExpectSameRows(const Plan& plan, const Programs& programs,
       row.start_ns = row.end_ns = expected.start_ns = expected.end_ns = 0;
       ASSERT_EQ(row, expected) << ShortName(plan) << " rank " << row.rank << " " << row.label;
     }
-    const auto program =
-        static_cast<size_t>(programs.ranks[static_cast<size_t>(rank.rank)].program);
-    EXPECT_EQ(rank.arena_bytes, simulated->prediction.memory[program].arena())
+    const auto stage =
+        static_cast<size_t>(programs.ranks[static_cast<size_t>(rank.rank)].pp_index);
+    EXPECT_EQ(rank.arena_bytes, simulated->prediction.memory[stage].arena())
         << "predicted and allocated memory";
   }
   EXPECT_EQ(at, simulated->trace.size());

@@ -42,7 +42,7 @@ inline std::vector<Combination> AllCombinations(planner::DType dtype, int64_t se
             r.pp = pp;
             r.dp = dp;
             r.sequence_parallel = option % 2 == 1;
-            if (tp > 1 && !*r.sequence_parallel) {
+            if (tp == 2 || (tp > 1 && !*r.sequence_parallel)) {
               const int64_t chunks[] = {1, 2, 4};
               r.tensor_chunks = chunks[(tp + pp + dp + option / 8) % 3];
             }

@@ -72,21 +72,29 @@ struct Split {
   int64_t tp, pp, dp, virtual_stages;
   bool zero1;
   planner::Recompute recompute;
-  int64_t tensor_chunks = 0;  ///< 0: sequence parallelism
-  bool copies = false;        ///< all tensor traffic that may goes by copy engines
+  int64_t tensor_chunks = 1;
+  bool copies = false;  ///< all traffic that may goes by copy engines
+  bool sequence_parallel = true;
 };
 constexpr Split kSplits[] = {
     {"one GPU", 1, 1, 1, 1, false, planner::Recompute::kNone},
     {"one GPU, selective", 1, 1, 1, 1, false, planner::Recompute::kSelective},
     {"one GPU, full", 1, 1, 1, 1, false, planner::Recompute::kFull},
     {"tp2 sp", 2, 1, 1, 1, false, planner::Recompute::kNone},
-    {"tp2 sp, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 0, true},
-    {"tp2 in 2 chunks", 2, 1, 1, 1, false, planner::Recompute::kSelective, 2},
-    {"tp2 in 4 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 4, true},
+    {"tp2 sp, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 1, true},
+    {"tp2 sp in 2 chunks", 2, 1, 1, 1, false, planner::Recompute::kSelective, 2},
+    {"tp2 sp in 2 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 2, true},
+    {"tp2 sp in 4 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kFull, 4, true},
+    {"tp2 in 2 chunks", 2, 1, 1, 1, false, planner::Recompute::kSelective, 2, false, false},
+    {"tp2 in 4 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 4, true, false},
     {"pp2", 1, 2, 1, 1, false, planner::Recompute::kNone},
+    {"pp2, copies", 1, 2, 1, 1, false, planner::Recompute::kNone, 1, true},
     {"pp2 v2", 1, 2, 1, 2, false, planner::Recompute::kFull},
+    {"pp2 v2, copies", 1, 2, 1, 2, false, planner::Recompute::kNone, 1, true},
     {"dp2", 1, 1, 2, 1, false, planner::Recompute::kNone},
+    {"dp2, copies", 1, 1, 2, 1, false, planner::Recompute::kNone, 1, true},
     {"dp2 zero1", 1, 1, 2, 1, true, planner::Recompute::kNone},
+    {"dp2 zero1, copies", 1, 1, 2, 1, true, planner::Recompute::kNone, 1, true},
 };
 
 const Split& SplitNamed(const std::string& name) {
@@ -99,15 +107,14 @@ Programs ProgramsOf(const std::string& model, const Split& split, DType dtype) {
   r.virtual_stages = split.virtual_stages;
   r.sharding = split.zero1 ? planner::Sharding::kZero1 : planner::Sharding::kNone;
   r.recompute = {split.recompute};
-  if (split.tensor_chunks > 0) {
-    r.sequence_parallel = false;
-    r.tensor_chunks = split.tensor_chunks;
-  }
+  r.tensor_chunks = split.tensor_chunks;
+  if (split.tp > 1) r.sequence_parallel = split.sequence_parallel;
   return LoweredFor(model, r);
 }
 
 testing::GpuJobOptions OptionsOf(const Split& split) {
   testing::GpuJobOptions options;
+  options.peer_copies_from.reset();
   if (split.copies) options.peer_copies_from = 0;
   return options;
 }

@@ -1,0 +1,199 @@
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "planner/lower/passes.h"
+
+namespace meshwright::planner::lower {
+namespace {
+
+/// A product over rows: which operands are cut with them.
+struct RowOperands {
+  size_t in = 0;
+  size_t out = 0;
+};
+std::optional<RowOperands> RowOperandsOf(const Node& node) {
+  if (node.kind == OpKind::kLinear) return RowOperands{0, 3};
+  if (node.kind == OpKind::kLinearInputGrad) return RowOperands{0, 2};
+  return std::nullopt;
+}
+
+/// Rewrites the gathers before products and the scatters behind them into swaps of slices.
+class SliceOverlapper {
+ public:
+  SliceOverlapper(Graph& graph, const SplitFacts& split)
+      : graph_(graph),
+        nodes_(std::exchange(graph.nodes, {})),
+        own_(split.tensor_position),
+        other_(1 - split.tensor_position),
+        chunks_(split.tensor_chunks / 2) {}
+
+  void Run() {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (nodes_[i].kind == OpKind::kAllGather) FindConsumer(i);
+      if (nodes_[i].kind == OpKind::kReduceScatter) FindProducer(i);
+    }
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (const auto gather = gathers_.find(i); gather != gathers_.end()) {
+        EmitGather(nodes_[i], gather->second);
+      } else if (const auto consumer = consumers_.find(i); consumer != consumers_.end()) {
+        EmitConsumer(nodes_[i], gathers_.at(consumer->second));
+      } else if (const auto producer = producers_.find(i); producer != producers_.end()) {
+        EmitProducer(nodes_[i], scatters_.at(producer->second));
+      } else if (const auto scatter = scatters_.find(i); scatter != scatters_.end()) {
+        graph_.AddNode(OpKind::kAdd, {Read(scatter->second.own), Read(scatter->second.received),
+                                      Write(Tensor(nodes_[i], 1))});
+      } else {
+        graph_.nodes.push_back(nodes_[i]);
+      }
+    }
+  }
+
+ private:
+  struct Gather {
+    int own = -1;         ///< the rank's slice, before it is gathered
+    int other = -1;       ///< the other rank's slice, once it has come
+    bool shared = false;  ///< the whole is read elsewhere, too
+  };
+  struct Scatter {
+    int own = -1;       ///< this rank's part of the sum of its own slice
+    int received = -1;  ///< the other rank's part of it
+  };
+
+  static int Tensor(const Node& node, size_t operand) { return node.operands[operand].tensor; }
+
+  /// Nodes that touch the tensor, by their index.
+  std::vector<size_t> Users(int tensor) const {
+    std::vector<size_t> users;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      for (const Operand& o : nodes_[i].operands) {
+        if (o.tensor == tensor && (users.empty() || users.back() != i)) users.push_back(i);
+      }
+    }
+    return users;
+  }
+
+  bool CanSlice(int tensor) const {
+    const TensorView& view = graph_.tensor(tensor).view;
+    return view.shape.size() > 1 && view.shape[0] % (2 * chunks_) == 0;
+  }
+
+  /// The first product over what the all-gather at `i` makes.
+  void FindConsumer(size_t i) {
+    if (nodes_[i].attributes.communicator != 0) return;
+    const int whole = Tensor(nodes_[i], 1);
+    const std::vector<size_t> users = Users(whole);
+    for (const size_t j : users) {
+      const auto rows = RowOperandsOf(nodes_[j]);
+      if (j < i || !rows || Tensor(nodes_[j], rows->in) != whole) continue;
+      if (!CanSlice(whole) || !CanSlice(Tensor(nodes_[j], rows->out))) return;
+      consumers_[j] = i;
+      gathers_[i] = {Tensor(nodes_[i], 0), -1, users.size() > 2};
+      return;
+    }
+  }
+
+  /// The product whose output the reduce-scatter at `i` sums, when nothing else reads that.
+  void FindProducer(size_t i) {
+    if (nodes_[i].attributes.communicator != 0) return;
+    const int whole = Tensor(nodes_[i], 0);
+    const std::vector<size_t> users = Users(whole);
+    if (users.size() != 2 || !CanSlice(whole) || consumers_.contains(users.front())) return;
+    const Node& product = nodes_[users.front()];
+    const auto rows = RowOperandsOf(product);
+    if (!rows || Tensor(product, rows->out) != whole || !CanSlice(Tensor(product, rows->in))) {
+      return;
+    }
+    producers_[users.front()] = i;
+    scatters_[i] = {};
+  }
+
+  void EmitGather(const Node& node, Gather& gather) {
+    const int whole = Tensor(node, 1);
+    gather.other = gather.shared ? RowChunk(graph_, whole, other_, 2) : New(whole, ".other");
+    for (int64_t c = 0; c < chunks_; ++c) {
+      EmitSwap(ChunkOf(gather.own, c), ChunkOf(gather.other, c), node.attributes);
+    }
+    if (!gather.shared) return;
+    Node copy{OpKind::kCopy,
+              {Read(gather.own), Write(RowChunk(graph_, whole, own_, 2))},
+              {},
+              Cut::kNone,
+              true};
+    graph_.nodes.push_back(std::move(copy));
+  }
+
+  /// The rank's own rows first: they have been there from the start.
+  void EmitConsumer(const Node& node, const Gather& gather) {
+    const RowOperands rows = *RowOperandsOf(node);
+    const int out = Tensor(node, rows.out);
+    Emit(node, rows, gather.own, RowChunk(graph_, out, own_, 2));
+    const int others = RowChunk(graph_, out, other_, 2);
+    for (int64_t c = 0; c < chunks_; ++c) {
+      Emit(node, rows, ChunkOf(gather.other, c), ChunkOf(others, c));
+    }
+  }
+
+  /// The other rank's rows first: they leave beside the product over the own ones.
+  void EmitProducer(const Node& node, Scatter& scatter) {
+    const RowOperands rows = *RowOperandsOf(node);
+    const int in = Tensor(node, rows.in);
+    const int whole = Tensor(node, rows.out);
+    const int sent = New(whole, ".other");
+    scatter.received = New(whole, ".received");
+    scatter.own = New(whole, ".own");
+    const int others = RowChunk(graph_, in, other_, 2);
+    OpAttributes on_group;
+    on_group.communicator = 0;
+    for (int64_t c = 0; c < chunks_; ++c) {
+      Emit(node, rows, ChunkOf(others, c), ChunkOf(sent, c));
+      EmitSwap(ChunkOf(sent, c), ChunkOf(scatter.received, c), on_group);
+    }
+    Emit(node, rows, RowChunk(graph_, in, own_, 2), scatter.own);
+  }
+
+  void Emit(Node node, const RowOperands& rows, int in, int out) {
+    node.operands[rows.in].tensor = in;
+    node.operands[rows.out].tensor = out;
+    graph_.nodes.push_back(std::move(node));
+  }
+  void EmitSwap(int in, int out, const OpAttributes& attributes) {
+    graph_.AddNode(OpKind::kSwap, {Read(in), Write(out)}, attributes);
+  }
+
+  /// Part `c` of a slice of the sequence.
+  int ChunkOf(int slice, int64_t c) {
+    return chunks_ == 1 ? slice : RowChunk(graph_, slice, c, chunks_);
+  }
+
+  /// A tensor of its own of half the rows of `whole`.
+  int New(int whole, const char* suffix) {
+    GraphTensor t = graph_.tensor(whole);
+    t.view.name += suffix;
+    t.view.shape[0] /= 2;
+    t.view.offset = 0;
+    t.storage = -1;
+    t.saved = false;
+    t.placed = false;
+    t.role = Role::kActivation;
+    return graph_.AddTensor(t);
+  }
+
+  Graph& graph_;
+  const std::vector<Node> nodes_;
+  const int64_t own_;
+  const int64_t other_;
+  const int64_t chunks_;                ///< of each slice
+  std::map<size_t, Gather> gathers_;    ///< by node
+  std::map<size_t, size_t> consumers_;  ///< product -> its gather
+  std::map<size_t, Scatter> scatters_;  ///< by node
+  std::map<size_t, size_t> producers_;  ///< product -> its scatter
+};
+
+}  // namespace
+
+void OverlapSlices(Graph& graph, const SplitFacts& split) {
+  SliceOverlapper(graph, split).Run();
+}
+
+}  // namespace meshwright::planner::lower
