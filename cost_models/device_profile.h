@@ -116,7 +116,9 @@ struct TrafficFit {
   std::vector<EfficiencyPoint> curve;  ///< bytes and bytes / efficiency rise
   /// Rate of products while it runs / alone; optional: GpuModel::beside_communication.
   Sourced<double> beside;
-  Sourced<int64_t> fit_rows;   ///< measurements, of which some were held out
+  /// Of all sizes. The curve goes through most of those that it was fitted to, so that p90 is
+  /// mostly that of the sizes held out.
+  Sourced<int64_t> fit_rows;   ///< measurements
   Sourced<double> fit_median;  ///< median of |predicted / measured - 1|; ratio
   Sourced<double> fit_p90;     ///< its 90th percentile; ratio
   friend bool operator==(const TrafficFit&, const TrafficFit&) = default;
