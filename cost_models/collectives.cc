@@ -26,6 +26,34 @@ constexpr std::array<std::pair<Fabric, std::string_view>, 4> kFabrics = {{
     {Fabric::kEfa, "efa"},
 }};
 
+constexpr std::array<std::pair<Traffic, std::string_view>, 3> kTraffic = {{
+    {Traffic::kTensor, "tensor"},
+    {Traffic::kData, "data"},
+    {Traffic::kEdge, "edge"},
+}};
+
+constexpr std::array<std::pair<Carrier, std::string_view>, 2> kCarriers = {{
+    {Carrier::kNccl, "nccl"},
+    {Carrier::kCopyEngines, "copy_engines"},
+}};
+
+template <typename Names, typename Value>
+std::string_view NameIn(const Names& names, Value wanted) {
+  for (const auto& [value, name] : names) {
+    if (value == wanted) return name;
+  }
+  return "?";
+}
+
+template <typename T, size_t kCount>
+std::optional<T> FindIn(const std::array<std::pair<T, std::string_view>, kCount>& names,
+                        std::string_view text) {
+  for (const auto& [value, name] : names) {
+    if (name == text) return value;
+  }
+  return std::nullopt;
+}
+
 __extension__ typedef __int128 Int128;
 
 // bytes * numerator / denominator, rounded up.
@@ -80,31 +108,19 @@ WireCost Ring(const CollectiveWork& work, const PathFacts& path) {
 }  // namespace
 
 std::string_view ToString(CollectiveKind kind) {
-  for (const auto& [value, name] : kKinds) {
-    if (value == kind) return name;
-  }
-  return "?";
+  return NameIn(kKinds, kind);
 }
 
 std::optional<CollectiveKind> ParseCollectiveKind(std::string_view text) {
-  for (const auto& [value, name] : kKinds) {
-    if (name == text) return value;
-  }
-  return std::nullopt;
+  return FindIn(kKinds, text);
 }
 
 std::string_view ToString(Fabric fabric) {
-  for (const auto& [value, name] : kFabrics) {
-    if (value == fabric) return name;
-  }
-  return "?";
+  return NameIn(kFabrics, fabric);
 }
 
 std::optional<Fabric> ParseFabric(std::string_view text) {
-  for (const auto& [value, name] : kFabrics) {
-    if (name == text) return value;
-  }
-  return std::nullopt;
+  return FindIn(kFabrics, text);
 }
 
 Fabric FabricOf(std::string_view cluster_fabric) {
@@ -112,6 +128,22 @@ Fabric FabricOf(std::string_view cluster_fabric) {
     if (cluster_fabric.starts_with(name)) return value;
   }
   return Fabric::kUsual;
+}
+
+std::string_view ToString(Traffic traffic) {
+  return NameIn(kTraffic, traffic);
+}
+
+std::optional<Traffic> ParseTraffic(std::string_view text) {
+  return FindIn(kTraffic, text);
+}
+
+std::string_view ToString(Carrier carrier) {
+  return NameIn(kCarriers, carrier);
+}
+
+std::optional<Carrier> ParseCarrier(std::string_view text) {
+  return FindIn(kCarriers, text);
 }
 
 std::string_view ToString(CollectiveAlgorithm algorithm) {

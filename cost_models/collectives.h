@@ -49,9 +49,24 @@ std::optional<Fabric> ParseFabric(std::string_view text);
 /// The fabric that a cluster's name for it begins with ("infiniband-ndr"); kUsual for other names.
 Fabric FabricOf(std::string_view cluster_fabric);
 
+/// Classes of traffic of our own runtime, which limits NCCL's thread blocks by class.
+enum class Traffic : uint8_t { kTensor, kData, kEdge };
+/// "tensor", "data", "edge".
+std::string_view ToString(Traffic traffic);
+std::optional<Traffic> ParseTraffic(std::string_view text);
+
+/// What moves the bytes between the GPUs of a host.
+enum class Carrier : uint8_t { kNccl, kCopyEngines };
+/// "nccl", "copy_engines".
+std::string_view ToString(Carrier carrier);
+std::optional<Carrier> ParseCarrier(std::string_view text);
+
 struct CollectiveWork {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Bytes bytes;  ///< S above
+  /// Set: our own runtime's, as measured by class where the profile has it (TrafficFit).
+  std::optional<Traffic> traffic = std::nullopt;
+  Carrier carrier = Carrier::kNccl;  ///< counts with `traffic` only
   friend bool operator==(const CollectiveWork&, const CollectiveWork&) = default;
 };
 

@@ -29,23 +29,20 @@ bool HasInSwitchFit(const GpuModel& gpu) {
                      [](const CollectiveFit& fit) { return fit.in_switch; });
 }
 
-// Bytes that take as long on links of full efficiency: linear between the points of the curve, so
-// that more bytes never take less time; of constant efficiency beyond them.
-double EffectiveBytes(const CollectiveFit& fit, Bytes bytes) {
-  const std::vector<EfficiencyPoint>& curve = fit.curve;
-  auto effective = [](const EfficiencyPoint& point) {
-    return static_cast<double>(point.bytes) / point.efficiency.value;
-  };
-  const auto size = static_cast<double>(bytes.value());
-  const auto above = std::lower_bound(
-      curve.begin(), curve.end(), bytes.value(),
-      [](const EfficiencyPoint& point, int64_t value) { return point.bytes < value; });
-  if (above == curve.begin()) return size / curve.front().efficiency.value;
-  if (above == curve.end()) return size / curve.back().efficiency.value;
-  const EfficiencyPoint& below = *(above - 1);
-  const double part =
-      (size - static_cast<double>(below.bytes)) / static_cast<double>(above->bytes - below.bytes);
-  return effective(below) + part * (effective(*above) - effective(below));
+// The measured entry for a group inside a host: of as many ranks, else of the next larger group;
+// nullptr: none.
+const TrafficFit* FindTraffic(const GpuModel& gpu, const CollectiveWork& work,
+                              const PathFacts& path) {
+  const TrafficFit* best = nullptr;
+  if (!work.traffic || path.hosts != 1) return best;
+  for (const TrafficFit& fit : gpu.traffic) {
+    if (fit.kind != work.kind || fit.traffic != *work.traffic || fit.carrier != work.carrier ||
+        fit.ranks < path.ranks) {
+      continue;
+    }
+    if (best == nullptr || fit.ranks < best->ranks) best = &fit;
+  }
+  return best;
 }
 
 // The entry with the longest name that the kernel's begins with; nullptr: none.
@@ -164,6 +161,9 @@ CollectivePrice CostModel::ExplainCollective(const CollectiveWork& work,
   MW_CHECK(Validate(path).ok() && work.bytes.value() >= 0);
   if (path.ranks == 1) return {};
   if (profile_.cpu) return PriceCpu(work, path);
+  if (const TrafficFit* fit = FindTraffic(*profile_.gpu, work, path)) {
+    return PriceTraffic(*fit, work, path);
+  }
   CollectivePrice best = PriceGpu(CollectiveAlgorithm::kRing, work, path);
   if (work.kind != CollectiveKind::kAllReduce) return best;
   auto consider = [&](CollectiveAlgorithm algorithm) {
@@ -189,6 +189,7 @@ CollectivePrice CostModel::PriceGpu(CollectiveAlgorithm algorithm, const Collect
   const Network network = NetworkOf(gpu, path.fabric);
   CollectivePrice price;
   price.algorithm = algorithm;
+  price.beside = gpu.beside_communication.value;
   price.wire = CountWire(algorithm, work, path);
   const int64_t local_steps = tree_of_switches ? 2 : price.wire.local_steps;
   const auto more_steps = static_cast<double>(std::max<int64_t>(local_steps - 2, 0));
@@ -197,7 +198,7 @@ CollectivePrice CostModel::PriceGpu(CollectiveAlgorithm algorithm, const Collect
       static_cast<double>(price.wire.network_steps) * (network.overhead + path.network_latency);
   if (price.wire.local_bytes.value() > 0) {
     const double share = 1 - fit.rank_loss.value / static_cast<double>(path.ranks_per_host);
-    price.local = Seconds(EffectiveBytes(fit, price.wire.local_bytes) /
+    price.local = Seconds(EffectiveBytes(fit.curve, price.wire.local_bytes) /
                           (path.local_bandwidth.value() * share));
   }
   if (price.wire.network_bytes.value() > 0) {
@@ -207,6 +208,17 @@ CollectivePrice CostModel::PriceGpu(CollectiveAlgorithm algorithm, const Collect
     }
   }
   price.time = Rounded(price.overhead + std::max(price.local, price.network));
+  return price;
+}
+
+CollectivePrice CostModel::PriceTraffic(const TrafficFit& fit, const CollectiveWork& work,
+                                        const PathFacts& path) const {
+  CollectivePrice price;
+  price.wire = CountWire(CollectiveAlgorithm::kRing, work, path);
+  price.beside = fit.beside.value > 0 ? fit.beside.value : profile_.gpu->beside_communication.value;
+  price.overhead = fit.latency.value;
+  price.local = TrafficTime(fit, price.wire.local_bytes, path.local_bandwidth) - price.overhead;
+  price.time = Rounded(price.overhead + price.local);
   return price;
 }
 

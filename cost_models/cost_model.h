@@ -35,6 +35,8 @@ struct CollectivePrice {
   Seconds overhead;  ///< latency of the steps
   Seconds local;     ///< transfer inside the hosts
   Seconds network;   ///< transfer between hosts
+  /// Rate of products while it runs / alone, on GPUs; 0: nobody measured it.
+  double beside = 0.0;
   Nanoseconds time;  ///< rounded up; 0 for one rank
 };
 
@@ -67,6 +69,8 @@ class CostModel {
   Seconds MemoryTime(const Work& work) const;
   CollectivePrice PriceGpu(CollectiveAlgorithm algorithm, const CollectiveWork& work,
                            const PathFacts& path) const;
+  CollectivePrice PriceTraffic(const TrafficFit& fit, const CollectiveWork& work,
+                               const PathFacts& path) const;
   CollectivePrice PriceCpu(const CollectiveWork& work, const PathFacts& path) const;
 
   DeviceProfile profile_;

@@ -99,6 +99,15 @@ double Effective(const EfficiencyPoint& point) {
   return static_cast<double>(point.bytes) / point.efficiency.value;
 }
 
+// Whether there is a point, and more bytes never take less.
+bool IsCurve(const std::vector<EfficiencyPoint>& curve) {
+  return !curve.empty() &&
+         std::adjacent_find(curve.begin(), curve.end(),
+                            [](const EfficiencyPoint& a, const EfficiencyPoint& b) {
+                              return a.bytes >= b.bytes || Effective(a) > Effective(b);
+                            }) == curve.end();
+}
+
 template <typename Items, typename Key>
 bool AllDifferent(const Items& items, Key key) {
   std::set<decltype(key(items.front()))> seen;
@@ -114,6 +123,71 @@ Status CheckAlignment(const GemmFit& fit, const char* where) {
       return InvalidInput(
           fmt::format("{}.alignment: found {} bytes in place {}; allowed: powers of two that rise",
                       where, bytes, i + 1));
+    }
+  }
+  return Status::Ok();
+}
+
+Status CheckTraffic(const std::vector<TrafficFit>& traffic) {
+  if (!AllDifferent(traffic, [](const TrafficFit& t) {
+        return std::make_tuple(t.kind, t.traffic, t.carrier, t.ranks);
+      })) {
+    return InvalidInput(
+        "gpu.traffic: found one kind, class, carrier and number of ranks twice; remove one");
+  }
+  for (size_t i = 0; i < traffic.size(); ++i) {
+    const TrafficFit& t = traffic[i];
+    const auto refuse = [&](const std::string& what) {
+      return InvalidInput(fmt::format("gpu.traffic[{}], {} of {} traffic: {}", i, ToString(t.kind),
+                                      ToString(t.traffic), what));
+    };
+    if ((t.kind == CollectiveKind::kSend) != (t.traffic == Traffic::kEdge) ||
+        (t.kind == CollectiveKind::kSend && t.ranks != 2)) {
+      return refuse(fmt::format(
+          "found {} ranks; allowed: send of 2 ranks for edge, collectives for tensor and data",
+          t.ranks));
+    }
+    const bool copies = t.carrier == Carrier::kCopyEngines;
+    if (copies && (t.ranks != 2 || t.ctas != 0)) {
+      return refuse(
+          fmt::format("found copy engines with {} ranks and {} ctas; allowed: 2 ranks and 0 ctas",
+                      t.ranks, t.ctas));
+    }
+    if (!IsCurve(t.curve)) {
+      return refuse(
+          "the curve is empty or its bytes or times do not rise; allowed: at least one point, in "
+          "the order of bytes; measure again with meshwright calibrate --device cuda");
+    }
+  }
+  return Status::Ok();
+}
+
+Status CheckCollectives(const GpuModel& gpu) {
+  if (!AllDifferent(gpu.collectives,
+                    [](const CollectiveFit& c) { return std::make_tuple(c.kind, c.in_switch); })) {
+    return InvalidInput("gpu.collectives: found one kind twice; remove one");
+  }
+  for (const CollectiveKind kind :
+       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
+        CollectiveKind::kAllToAll, CollectiveKind::kBroadcast, CollectiveKind::kSend}) {
+    if (std::none_of(gpu.collectives.begin(), gpu.collectives.end(),
+                     [&](const CollectiveFit& c) { return c.kind == kind && !c.in_switch; })) {
+      return InvalidInput(fmt::format(
+          "gpu.collectives: found none of kind {} with in_switch: false; add it", ToString(kind)));
+    }
+  }
+  for (const CollectiveFit& fit : gpu.collectives) {
+    if (!IsCurve(fit.curve)) {
+      return InvalidInput(
+          fmt::format("gpu.collectives: the curve of {} is empty or its bytes or times do not "
+                      "rise; allowed: at least one point, in the order of bytes",
+                      ToString(fit.kind)));
+    }
+    if (fit.in_switch && fit.kind != CollectiveKind::kAllReduce) {
+      return InvalidInput(
+          fmt::format("gpu.collectives: found in_switch: true for {}; allowed: for "
+                      "all_reduce only",
+                      ToString(fit.kind)));
     }
   }
   return Status::Ok();
@@ -154,39 +228,8 @@ Status CheckGpu(const DeviceProfile& profile) {
   for (const PrecisionGemmFit& item : gpu.gemm_precisions) {
     MW_RETURN_IF_ERROR(CheckAlignment(item.fit, "gpu.gemm_precisions"));
   }
-  if (!AllDifferent(gpu.collectives,
-                    [](const CollectiveFit& c) { return std::make_tuple(c.kind, c.in_switch); })) {
-    return InvalidInput("gpu.collectives: found one kind twice; remove one");
-  }
-  for (const CollectiveKind kind :
-       {CollectiveKind::kAllReduce, CollectiveKind::kAllGather, CollectiveKind::kReduceScatter,
-        CollectiveKind::kAllToAll, CollectiveKind::kBroadcast, CollectiveKind::kSend}) {
-    if (std::none_of(gpu.collectives.begin(), gpu.collectives.end(),
-                     [&](const CollectiveFit& c) { return c.kind == kind && !c.in_switch; })) {
-      return InvalidInput(fmt::format(
-          "gpu.collectives: found none of kind {} with in_switch: false; add it", ToString(kind)));
-    }
-  }
-  for (const CollectiveFit& fit : gpu.collectives) {
-    const bool rising =
-        std::adjacent_find(fit.curve.begin(), fit.curve.end(),
-                           [](const EfficiencyPoint& a, const EfficiencyPoint& b) {
-                             return a.bytes >= b.bytes || Effective(a) > Effective(b);
-                           }) == fit.curve.end();
-    if (fit.curve.empty() || !rising) {
-      return InvalidInput(
-          fmt::format("gpu.collectives: the curve of {} is empty or its bytes or times do not "
-                      "rise; allowed: at least one point, in the order of bytes",
-                      ToString(fit.kind)));
-    }
-    if (fit.in_switch && fit.kind != CollectiveKind::kAllReduce) {
-      return InvalidInput(
-          fmt::format("gpu.collectives: found in_switch: true for {}; allowed: for "
-                      "all_reduce only",
-                      ToString(fit.kind)));
-    }
-  }
-  return Status::Ok();
+  MW_RETURN_IF_ERROR(CheckTraffic(gpu.traffic));
+  return CheckCollectives(gpu);
 }
 
 Status CheckCpu(const CpuModel& cpu) {

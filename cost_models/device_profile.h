@@ -103,6 +103,27 @@ struct CollectiveFit {
   friend bool operator==(const CollectiveFit&, const CollectiveFit&) = default;
 };
 
+/// A class of our own runtime's traffic as measured inside a host: time = latency + bytes that a
+/// rank sends / (link bandwidth x efficiency). Groups of fewer ranks than measured take the next
+/// larger entry, others `CollectiveFit`.
+struct TrafficFit {
+  CollectiveKind kind = CollectiveKind::kAllReduce;
+  Traffic traffic = Traffic::kTensor;
+  Carrier carrier = Carrier::kNccl;
+  int64_t ranks = 2;
+  int64_t ctas = 0;                    ///< limit of NCCL's thread blocks; 0: copy engines
+  Sourced<Seconds> latency;            ///< of the smallest message
+  std::vector<EfficiencyPoint> curve;  ///< bytes and bytes / efficiency rise
+  /// Rate of products while it runs / alone; optional: GpuModel::beside_communication.
+  Sourced<double> beside;
+  /// Of all sizes. The curve goes through most of those that it was fitted to, so that p90 is
+  /// mostly that of the sizes held out.
+  Sourced<int64_t> fit_rows;   ///< measurements
+  Sourced<double> fit_median;  ///< median of |predicted / measured - 1|; ratio
+  Sourced<double> fit_p90;     ///< its 90th percentile; ratio
+  friend bool operator==(const TrafficFit&, const TrafficFit&) = default;
+};
+
 /// How one kernel, or the kernels whose names begin so, use the device memory:
 /// time = bytes / (bandwidth efficiency) + fixed.
 struct KernelFit {
@@ -139,9 +160,10 @@ struct GpuModel {
   /// Rate of FlashAttention 2 / that of the kernels in `attention`; optional: 1 (it is they).
   Sourced<double> flash_share;
   std::vector<CollectiveFit>
-      collectives;                 ///< every kind once; all-reduce also in the switch or not
-  std::vector<KernelFit> kernels;  ///< the longest name counts; optional
-  std::optional<IssueCost> issue;  ///< not set: issuing is taken to be free
+      collectives;                  ///< every kind once; all-reduce also in the switch or not
+  std::vector<TrafficFit> traffic;  ///< before `collectives` for our own runtime; optional
+  std::vector<KernelFit> kernels;   ///< the longest name counts; optional
+  std::optional<IssueCost> issue;   ///< not set: issuing is taken to be free
   /// Rate of products while a communication kernel runs / alone; optional: not slower.
   Sourced<double> beside_communication;
   Sourced<double>

@@ -20,37 +20,12 @@ constexpr size_t kLeastProducts = 20;  // the model has five constants
 constexpr size_t kLeastLengths = 2;    // rate and half length
 constexpr size_t kLeastSizes = 2;      // efficiency and what is fixed
 
-/// (predicted, measured) pairs of a fit.
-class Residuals {
- public:
-  void Add(double predicted, double measured) {
-    errors_.push_back(std::fabs(predicted / measured - 1));
-  }
-  FitLine Line(std::string what) const {
-    std::vector<double> sorted = errors_;
-    std::sort(sorted.begin(), sorted.end());
-    if (sorted.empty()) return {std::move(what), 0, 0.0, 0.0};
-    return {std::move(what), static_cast<int64_t>(sorted.size()), sorted[sorted.size() / 2],
-            sorted[sorted.size() * 9 / 10]};
-  }
-
- private:
-  std::vector<double> errors_;
-};
-
 /// Mean of |log(predicted / measured)|: outliers pull less than with squares.
 template <typename Samples, typename Predict>
 double MeanLogError(const Samples& samples, const Predict& predict) {
   double sum = 0;
   for (const auto& s : samples) sum += std::fabs(std::log(predict(s) / s.time.value()));
   return sum / static_cast<double>(samples.size());
-}
-
-/// Round to `digits` significant digits: more would claim what no fit knows.
-double Significant(double value, int digits = 4) {
-  if (value == 0) return 0;
-  const double scale = std::pow(10.0, digits - 1 - std::floor(std::log10(std::fabs(value))));
-  return std::round(value * scale) / scale;
 }
 
 class Fitter {
@@ -71,6 +46,7 @@ class Fitter {
     MW_RETURN_IF_ERROR(Products());
     MW_RETURN_IF_ERROR(Attention());
     MW_RETURN_IF_ERROR(Kernels());
+    if (samples_.communication) MW_RETURN_IF_ERROR(Communication());
     return Validate(out_.profile).WithContext("the fitted profile");
   }
   FittedGpu Take() { return std::move(out_); }
@@ -86,6 +62,7 @@ class Fitter {
   Status Products();
   Status Attention();
   Status Kernels();
+  Status Communication();
 
   const GpuSamples& samples_;
   const Source source_;
@@ -255,6 +232,18 @@ Status Fitter::Kernels() {
   }
   std::sort(kernels.begin(), kernels.end(),
             [](const KernelFit& a, const KernelFit& b) { return a.kernel < b.kernel; });
+  return Status::Ok();
+}
+
+Status Fitter::Communication() {
+  MW_ASSIGN_OR_RETURN(FittedCommunication fitted,
+                      FitCommunication(*samples_.communication, source_.text));
+  GpuModel& gpu = *out_.profile.gpu;
+  gpu.traffic = std::move(fitted.traffic);
+  if (fitted.beside_communication.value > 0) {
+    gpu.beside_communication = std::move(fitted.beside_communication);
+  }
+  out_.lines.insert(out_.lines.end(), fitted.lines.begin(), fitted.lines.end());
   return Status::Ok();
 }
 

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cost_models/device_profile.h"
+#include "cost_models/fit_communication.h"
+#include "cost_models/fit_lines.h"
 #include "cost_models/op_time.h"
 #include "topologies/status.h"
 #include "topologies/units.h"
@@ -36,7 +39,8 @@ struct KernelTime {
   Seconds time;
 };
 
-/// What a calibration of one GPU measured. Products and attention in bf16.
+/// What a calibration measured of one GPU, and of the traffic between those of its host. Products
+/// and attention in bf16.
 struct GpuSamples {
   std::string device;    ///< name that the driver gives
   std::string software;  ///< versions, for the source of the numbers
@@ -48,13 +52,7 @@ struct GpuSamples {
   std::vector<ProductTime> products;
   std::vector<AttentionTime> attention;
   std::vector<KernelTime> kernels;
-};
-
-/// How well a group of measurements is met: |predicted / measured - 1|.
-struct FitLine {
-  std::string what;  ///< "products", "attention d 128 backward", "kernel norm.rms_norm"
-  int64_t rows = 0;
-  double median = 0.0, p90 = 0.0;
+  std::optional<CommunicationSamples> communication;  ///< two or more GPUs
 };
 
 struct FittedGpu {
@@ -63,9 +61,10 @@ struct FittedGpu {
 };
 
 /// `base` with every number that the samples tell: products, attention by head size, memory-bound
-/// kernels, launch, issue, memory of context and libraries. `origin` is the source that they get.
-/// What one GPU cannot tell (collectives, network, peaks) stays. kInvalidInput for a base that is
-/// no GPU or lacks a bf16 peak, too few samples, or samples that are not positive.
+/// kernels, launch, issue, memory of context and libraries, and with samples of communication
+/// traffic and products beside it. `origin` is the source that they get. What they cannot tell
+/// (collectives of libraries without our limits, network, peaks) stays. kInvalidInput for a base
+/// that is no GPU or lacks a bf16 peak, too few samples, or samples that are not positive.
 Result<FittedGpu> FitGpu(const DeviceProfile& base, const GpuSamples& samples,
                          const std::string& origin);
 

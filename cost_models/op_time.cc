@@ -151,6 +151,26 @@ Seconds GpuAttentionTime(const Work& work, const GpuModel& gpu) {
   return work.flops / rate + Seconds(tail * block / unit_rate);
 }
 
+double EffectiveBytes(const std::vector<EfficiencyPoint>& curve, Bytes bytes) {
+  auto effective = [](const EfficiencyPoint& point) {
+    return static_cast<double>(point.bytes) / point.efficiency.value;
+  };
+  const auto size = static_cast<double>(bytes.value());
+  const auto above = std::lower_bound(
+      curve.begin(), curve.end(), bytes.value(),
+      [](const EfficiencyPoint& point, int64_t value) { return point.bytes < value; });
+  if (above == curve.begin()) return size / curve.front().efficiency.value;
+  if (above == curve.end()) return size / curve.back().efficiency.value;
+  const EfficiencyPoint& below = *(above - 1);
+  const double part =
+      (size - static_cast<double>(below.bytes)) / static_cast<double>(above->bytes - below.bytes);
+  return effective(below) + part * (effective(*above) - effective(below));
+}
+
+Seconds TrafficTime(const TrafficFit& fit, Bytes bytes, BytesPerSecond bandwidth) {
+  return fit.latency.value + Seconds(EffectiveBytes(fit.curve, bytes) / bandwidth.value());
+}
+
 FlopsPerSecond CpuGemmRateOf(const GemmShape& shape, Precision precision, const CpuModel& cpu) {
   auto log_ratio = [](int64_t a, int64_t b) {
     return std::log2(static_cast<double>(std::max<int64_t>(a, 1)) / static_cast<double>(b));

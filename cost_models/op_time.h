@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cost_models/device_profile.h"
 #include "cost_models/work.h"
@@ -53,6 +54,13 @@ FlopsPerSecond GpuAttentionRate(const Work& work, const GpuModel& gpu);
 
 /// Time of fused attention: flops / rate + the tail (see AttentionRate).
 Seconds GpuAttentionTime(const Work& work, const GpuModel& gpu);
+
+/// Bytes that take as long on links of full efficiency: linear between the points of the curve (one
+/// at least), so that more bytes never take less time; of constant efficiency beyond them.
+double EffectiveBytes(const std::vector<EfficiencyPoint>& curve, Bytes bytes);
+
+/// Time of our own runtime's operation when each rank sends `bytes` over links of `bandwidth`.
+Seconds TrafficTime(const TrafficFit& fit, Bytes bytes, BytesPerSecond bandwidth);
 
 /// Rate of a product on one core: the measured one where the shape was measured; else a mean of the
 /// measured rates of that precision, weighed by distance^-4 in (log m, log n, log k).

@@ -132,6 +132,24 @@ Status VisitCollective(A& archive, T& item) {
 }
 
 template <typename A, typename T>
+Status VisitTraffic(A& archive, T& item) {
+  MW_RETURN_IF_ERROR(archive.Choice("kind", item.kind, ParseCollectiveKind));
+  MW_RETURN_IF_ERROR(archive.Choice("traffic", item.traffic, ParseTraffic));
+  MW_RETURN_IF_ERROR(archive.Choice("carrier", item.carrier, ParseCarrier));
+  MW_RETURN_IF_ERROR(archive.Integer("ranks", item.ranks, 2, 1024));
+  MW_RETURN_IF_ERROR(archive.Integer("ctas", item.ctas, 0, 1024));
+  MW_RETURN_IF_ERROR(archive.Value("latency", item.latency, kTime));
+  MW_RETURN_IF_ERROR(
+      archive.List("curve", item.curve, [](auto& a, auto& x) { return VisitPoint(a, x); }));
+  if (!archive.Absent("beside", item.beside == Sourced<double>())) {
+    MW_RETURN_IF_ERROR(archive.Value("beside", item.beside, Range{0.1, 1}, "ratio"));
+  }
+  MW_RETURN_IF_ERROR(archive.Value("fit_rows", item.fit_rows, Range{0, 1e9}));
+  MW_RETURN_IF_ERROR(archive.Value("fit_median", item.fit_median, Range{0, 100}, "ratio"));
+  return archive.Value("fit_p90", item.fit_p90, Range{0, 100}, "ratio");
+}
+
+template <typename A, typename T>
 Status VisitGpu(A& archive, T& gpu) {
   MW_RETURN_IF_ERROR(archive.Value("multiprocessors", gpu.multiprocessors, kCount));
   MW_RETURN_IF_ERROR(
@@ -151,6 +169,10 @@ Status VisitGpu(A& archive, T& gpu) {
   }
   MW_RETURN_IF_ERROR(archive.List("collectives", gpu.collectives,
                                   [](auto& a, auto& x) { return VisitCollective(a, x); }));
+  if (!archive.Absent("traffic", gpu.traffic.empty())) {
+    MW_RETURN_IF_ERROR(
+        archive.List("traffic", gpu.traffic, [](auto& a, auto& x) { return VisitTraffic(a, x); }));
+  }
   if (!archive.Absent("kernels", gpu.kernels.empty())) {
     MW_RETURN_IF_ERROR(archive.List("kernels", gpu.kernels,
                                     [](auto& a, auto& x) { return VisitKernelFit(a, x); }));

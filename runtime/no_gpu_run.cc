@@ -1,5 +1,6 @@
-// What gpu_run.h and measure_gpu.h say in a build without CUDA.
+// What gpu_run.h, measure_gpu.h and measure_communication.h say in a build without CUDA.
 #include "runtime/gpu_run.h"
+#include "runtime/measure_communication.h"
 #include "runtime/measure_gpu.h"
 
 namespace meshwright::runtime {
@@ -27,6 +28,11 @@ Result<RunSummary> ExecuteOnGpu(const planner::Programs&, Store&, Communicator&,
 }
 
 Result<GpuMeasurement> MeasureGpu(const MeasureGpuOptions&) {
+  return NoCuda();
+}
+
+Result<CommunicationMeasurement> MeasureCommunication(const LaunchFacts&,
+                                                      const MeasureCommunicationOptions&) {
   return NoCuda();
 }
 

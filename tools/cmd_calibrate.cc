@@ -1,4 +1,4 @@
-// meshwright calibrate: measures what this machine's CPU ranks or GPU cost.
+// meshwright calibrate: measures what this machine's CPU ranks or GPUs cost.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,7 +69,9 @@ Command CalibrateCommand() {
             options.Text("-o,--output", &arguments->gpu.output, "FILE",
                          "write the profile here too");
             options.Heading("GPUs");
-            options.Int("--gpu", &arguments->gpu.gpu, {0, 1023}, "which one");
+            options.Int("--gpu", &arguments->gpu.gpu, {0, 1023}, "which one computes");
+            options.Choice("--communication", &arguments->gpu.communication, {"on", "off"},
+                           "where several are visible, measure what goes between them, too");
             options.Text("--base", &arguments->gpu.base, "PROFILE",
                          "profile that peaks and links come from; default: by the GPU's name");
             options.Text("--name", &arguments->gpu.name, "NAME",

@@ -1,4 +1,5 @@
-// calibrate --device cuda: measures the present GPU, or reads what an earlier run measured, and
+// calibrate --device cuda: measures the present GPU and, where there are several, what goes between
+// them, or reads what an earlier run measured, and
 // fits a profile to it.
 #pragma once
 
@@ -16,10 +17,12 @@ struct GpuCalibrationArguments {
   std::string name;     ///< of the new profile; empty: that of the base
   std::string samples;  ///< where the measurements go; empty: nowhere
   std::string from;     ///< measurements of an earlier run; empty: measure now
-  std::string output;   ///< where the profile goes; empty: nowhere
+  std::string communication = "on";  ///< "off": of one GPU only
+  std::string output;                ///< where the profile goes; empty: nowhere
 };
 
-/// Prints the fit's residuals.
+/// Prints the fit's residuals. Call it from a process with one thread that has not touched CUDA: it
+/// forks.
 Status CalibrateGpu(const GpuCalibrationArguments& arguments, Output& output);
 
 }  // namespace meshwright::tools

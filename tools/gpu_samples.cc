@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "planner/predict/prices.h"
+#include "tools/communication_samples.h"
 
 namespace meshwright::tools {
 namespace {
@@ -73,21 +74,23 @@ json GpuSamplesJson(const cost::GpuSamples& s) {
     kernels.push_back(
         {{"kernel", k.kernel}, {"bytes", k.bytes.value()}, {"seconds", k.time.value()}});
   }
-  return {{"format", kFormat},
-          {"version", kVersion},
-          {"device", s.device},
-          {"software", s.software},
-          {"multiprocessors", s.multiprocessors},
-          {"copy_bytes_per_s", s.copy_rate.value()},
-          {"launch_s", s.launch.value()},
-          {"issue_kernel_s", s.issue_kernel.value()},
-          {"issue_product_s", s.issue_product.value()},
-          {"issue_attention_s", s.issue_attention.value()},
-          {"context_bytes", s.context_memory.value()},
-          {"library_bytes", s.library_memory.value()},
-          {"products", std::move(products)},
-          {"attention", std::move(attention)},
-          {"kernels", std::move(kernels)}};
+  json d = {{"format", kFormat},
+            {"version", kVersion},
+            {"device", s.device},
+            {"software", s.software},
+            {"multiprocessors", s.multiprocessors},
+            {"copy_bytes_per_s", s.copy_rate.value()},
+            {"launch_s", s.launch.value()},
+            {"issue_kernel_s", s.issue_kernel.value()},
+            {"issue_product_s", s.issue_product.value()},
+            {"issue_attention_s", s.issue_attention.value()},
+            {"context_bytes", s.context_memory.value()},
+            {"library_bytes", s.library_memory.value()},
+            {"products", std::move(products)},
+            {"attention", std::move(attention)},
+            {"kernels", std::move(kernels)}};
+  if (s.communication) d["communication"] = CommunicationJson(*s.communication);
+  return d;
 }
 
 Result<cost::GpuSamples> ParseGpuSamples(const std::string& text, const std::string& source) {
@@ -126,6 +129,9 @@ Result<cost::GpuSamples> ParseGpuSamples(const std::string& text, const std::str
     for (const json& k : d.at("kernels")) {
       s.kernels.push_back({k.at("kernel").get<std::string>(), Bytes(k.at("bytes").get<int64_t>()),
                            seconds(k, "seconds")});
+    }
+    if (d.contains("communication")) {
+      MW_ASSIGN_OR_RETURN(s.communication, ParseCommunication(d.at("communication"), source));
     }
   } catch (const json::exception& e) {
     return InvalidInput(

@@ -14,7 +14,7 @@ namespace meshwright::tools {
 /// The measurement in the terms of the cost models; kernels get planner::KernelName.
 cost::GpuSamples ToGpuSamples(const runtime::GpuMeasurement& measured);
 
-/// Times in seconds, rates in bytes a second.
+/// Times in seconds, rates in bytes a second; communication only where it was measured.
 nlohmann::json GpuSamplesJson(const cost::GpuSamples& samples);
 /// kInvalidInput, naming `source` and the field, for anything else than GpuSamplesJson wrote.
 Result<cost::GpuSamples> ParseGpuSamples(const std::string& text, const std::string& source);

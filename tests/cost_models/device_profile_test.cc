@@ -42,9 +42,9 @@ Status Refusal(const std::string& text) {
 }
 
 TEST(DeviceProfile, ShippedOnesLoadAndRoundTrip) {
-  EXPECT_THAT(ShippedProfileNames(),
-              ElementsAre("a100-40", "a100-80", "a100-pcie-80", "b200", "gb200", "gb300",
-                          "h100-hbm2e", "h100-sxm", "h200-sxm", "h800", "l40s", "v100-16", "v100-32"));
+  EXPECT_THAT(ShippedProfileNames(), ElementsAre("a100-40", "a100-80", "a100-pcie-80", "b200",
+                                                 "gb200", "gb300", "h100-hbm2e", "h100-sxm",
+                                                 "h200-sxm", "h800", "l40s", "v100-16", "v100-32"));
   for (const std::string& name : ShippedProfileNames()) {
     const DeviceProfile profile = Load(name);
     EXPECT_EQ(profile.name, name);
@@ -244,6 +244,62 @@ TEST(DeviceProfile, BadOptionalFieldsAreRefused) {
   for (const auto& c : cases) {
     EXPECT_THAT(Refusal(With(good, c.from, c.to)).message(), HasSubstr(c.message)) << c.to;
   }
+}
+
+TrafficFit Traffic64(CollectiveKind kind, Traffic traffic, Carrier carrier, int64_t ctas) {
+  const topologies::Source source{topologies::Origin::kMeasured, "a test"};
+  TrafficFit fit{.kind = kind, .traffic = traffic, .carrier = carrier, .ctas = ctas};
+  fit.latency = {Seconds(12e-6), source};
+  fit.curve = {{1 << 20, {0.3, source}}, {1 << 26, {0.5, source}}};
+  fit.beside = {0.9, source};
+  fit.fit_rows = {9, source};
+  fit.fit_median = {0.01, source};
+  fit.fit_p90 = {0.05, source};
+  return fit;
+}
+
+DeviceProfile WithTraffic() {
+  DeviceProfile profile = Load("h200-sxm");
+  profile.gpu->traffic = {
+      Traffic64(CollectiveKind::kAllReduce, Traffic::kTensor, Carrier::kNccl, 32),
+      Traffic64(CollectiveKind::kAllReduce, Traffic::kTensor, Carrier::kCopyEngines, 0),
+      Traffic64(CollectiveKind::kSend, Traffic::kEdge, Carrier::kNccl, 1)};
+  return profile;
+}
+
+TEST(DeviceProfile, MeasuredTrafficRoundTrips) {
+  DeviceProfile profile = WithTraffic();
+  profile.gpu->traffic[2].beside = {};  // optional
+  const Result<DeviceProfile> again = ParseDeviceProfile(ToYaml(profile), "again");
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(*again, profile);
+  EXPECT_THAT(ToYaml(Load("h100-sxm")), Not(HasSubstr("traffic:")));
+}
+
+TEST(DeviceProfile, BadTrafficIsRefused) {
+  const std::string good = ToYaml(WithTraffic());
+  const struct {
+    const char* from;
+    const char* to;
+    const char* message;
+  } cases[] = {
+      {"carrier: copy_engines", "carrier: pigeons", "carrier: found 'pigeons'"},
+      {"carrier: copy_engines", "carrier: nccl", "found one kind, class, carrier"},
+      {"ctas: 0", "ctas: 4", "gpu.traffic[1], all_reduce of tensor traffic: found copy engines"},
+      {"traffic: edge", "traffic: data", "gpu.traffic[2], send of data traffic: found 2 ranks"},
+      {"traffic: tensor", "traffic: gossip", "traffic: found 'gossip'"},
+      {"ranks: 2", "ranks: 1", "ranks: found 1; allowed: a whole number from 2"},
+      {"ctas: 32", "ctas: -1", "ctas: found -1"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_THAT(Refusal(With(good, c.from, c.to)).message(), HasSubstr(c.message)) << c.to;
+  }
+  DeviceProfile empty = WithTraffic();
+  empty.gpu->traffic[0].curve.clear();
+  EXPECT_THAT(Validate(empty).message(), HasSubstr("gpu.traffic[0], all_reduce"));
+  DeviceProfile fast = WithTraffic();
+  fast.gpu->traffic[0].beside.value = 1.5;
+  EXPECT_THAT(Validate(fast).message(), HasSubstr("gpu.traffic[0].beside: found 1.5"));
 }
 
 TEST(DeviceProfile, GpuSectionsMustBeComplete) {

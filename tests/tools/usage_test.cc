@@ -149,6 +149,7 @@ TEST_F(UsageTest, AProfileIsFittedToKeptMeasurementsAndPlannedWith) {
                                       " --name mine --json -o " +
                                       profile);
   ASSERT_EQ(fitted.exit, 0) << fitted.err;
+  EXPECT_THAT(fitted.err, HasSubstr("communication is not in"));
   EXPECT_EQ(fitted.Json()["name"], "mine");
   EXPECT_GE(fitted.Json()["fits"].size(), 20u);
   const std::string plan =

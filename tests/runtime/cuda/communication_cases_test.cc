@@ -1,5 +1,5 @@
 // Programs of communication_rates; needs no GPU.
-#include "tests/runtime/cuda/communication_cases.h"
+#include "runtime/cuda/communication_cases.h"
 
 #include <gtest/gtest.h>
 

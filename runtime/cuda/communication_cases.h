@@ -1,4 +1,4 @@
-// Operations whose rates are compared, and programs that repeat them.
+// Operations whose rates are measured, and programs that repeat them.
 #pragma once
 
 #include <cstdint>
