@@ -22,11 +22,12 @@ std::vector<CommunicationCase> Operations(int gpus, bool copy_engines) {
       cases.push_back({kind, CommunicatorKind::kData, false, ranks, limits.data_ctas});
       if (copy_engines && ranks == 2) {
         cases.push_back({kind, CommunicatorKind::kTensor, true, ranks, 0});
+        cases.push_back({kind, CommunicatorKind::kData, true, ranks, 0});
       }
     }
-    if (ranks == 2) {
-      cases.push_back({OpKind::kSend, CommunicatorKind::kEdge, false, ranks, limits.edge_ctas});
-    }
+    if (ranks != 2) continue;
+    cases.push_back({OpKind::kSend, CommunicatorKind::kEdge, false, ranks, limits.edge_ctas});
+    if (copy_engines) cases.push_back({OpKind::kSend, CommunicatorKind::kEdge, true, ranks, 0});
   }
   return cases;
 }

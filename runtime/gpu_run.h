@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/ir/peer_traffic.h"
 #include "planner/ir/program.h"
 #include "runtime/communicator.h"
 #include "runtime/data_source.h"
@@ -27,7 +28,7 @@ struct GpuOptions {
   int tensor_ctas = 32, data_ctas = 8, edge_ctas = 1;
   /// Traffic of two ranks of a host goes by copy engines instead of NCCL from so many bytes on;
   /// below, NCCL is faster. Absent: never.
-  std::optional<int64_t> peer_copies_from = int64_t{1} << 20;
+  std::optional<int64_t> peer_copies_from = planner::kPeerCopiesFrom;
   struct PeerCopyKinds {
     bool tensor = true, data = true, edges = true;
   };

@@ -31,7 +31,7 @@ struct CommunicationCase {
 std::vector<int> CommunicationGroups(int gpus);
 
 /// 64 KiB to 256 MiB in factors of 4, and two sizes between them to be held out, of every operation
-/// of tensor traffic (NCCL, and for pairs `copy_engines`), data traffic and a pipeline edge;
+/// of tensor traffic, data traffic and a pipeline edge, by NCCL and for pairs by `copy_engines`;
 /// smaller groups first, the sizes of an operation in a row. `gpus` >= 2.
 std::vector<CommunicationCase> CommunicationGrid(int gpus, bool copy_engines);
 

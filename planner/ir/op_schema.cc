@@ -345,6 +345,7 @@ OpWork WorkOf(const Block& block, const Op& op, const RankProgram& program) {
     }
     case WorkKind::kMessage:
       work.message_bytes = Find(block, op, "buffer")->bytes();
+      work.dtype = Find(block, op, "buffer")->dtype;
       break;
     case WorkKind::kHost:
       break;

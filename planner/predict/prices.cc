@@ -6,8 +6,10 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "planner/ir/op_schema.h"
+#include "planner/ir/peer_traffic.h"
 
 namespace meshwright::planner {
 namespace {
@@ -17,7 +19,7 @@ cost::CollectiveKind KindOf(OpKind kind) {
     case OpKind::kAllReduce:
       return cost::CollectiveKind::kAllReduce;
     case OpKind::kAllGather:
-    case OpKind::kSwap:  // moves what the gather of both parts would
+    case OpKind::kSwap:
       return cost::CollectiveKind::kAllGather;
     case OpKind::kReduceScatter:
       return cost::CollectiveKind::kReduceScatter;
@@ -34,9 +36,35 @@ Bytes Scaled(int64_t bytes, double share) {
   return Bytes(static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * share)));
 }
 
-/// Bytes of the collective that KindOf names.
-Bytes MessageBytes(const Op& op, const OpWork& work) {
-  return Bytes(op.kind == OpKind::kSwap ? 2 * work.message_bytes : work.message_bytes);
+std::optional<cost::Traffic> TrafficOf(CommunicatorKind kind) {
+  switch (kind) {
+    case CommunicatorKind::kTensor:
+      return cost::Traffic::kTensor;
+    case CommunicatorKind::kData:
+      return cost::Traffic::kData;
+    case CommunicatorKind::kEdge:
+      return cost::Traffic::kEdge;
+    default:
+      return std::nullopt;
+  }
+}
+
+/// A collective or message as the runtime carries it over `path`.
+cost::CollectiveWork TrafficWork(const OpWork& of, CommunicatorKind kind, OpKind op,
+                                 const cost::PathFacts& path) {
+  cost::CollectiveWork work{KindOf(op), Bytes(of.message_bytes), TrafficOf(kind)};
+  const bool copies = work.traffic && path.ranks == 2 && path.hosts == 1 &&
+                      of.message_bytes >= kPeerCopiesFrom &&
+                      PeerTrafficPossible(of.message_bytes, of.dtype);
+  if (copies) work.carrier = cost::Carrier::kCopyEngines;
+  if (op != OpKind::kSwap) return work;
+  if (copies) {  // a message each way at once
+    work.kind = cost::CollectiveKind::kSend;
+    work.traffic = cost::Traffic::kEdge;
+  } else {  // what the gather of both parts would move
+    work.bytes = Bytes(2 * of.message_bytes);
+  }
+  return work;
 }
 
 /// Bytes of the scores of an attention op, half of the square when it is causal.
@@ -200,13 +228,14 @@ NodePrice Prices::PriceThreads(const RankProgram& program, const Block& block, c
   return price;
 }
 
-NodePrice Prices::PriceCommunication(const RankProgram& program, const Block& block, const Op& op,
+NodePrice Prices::PriceCommunication(const RankProgram& program, CommunicatorKind kind,
+                                     const Block& block, const Op& op,
                                      const cost::PathFacts& path) const {
   MW_CHECK(IsCollective(op.kind) || IsMessage(op.kind));
   if (path.ranks == 1) return {};
   if (on_cpu() && path.hosts == 1) return PriceThreads(program, block, op, path);
-  const cost::CollectiveWork work{KindOf(op.kind), MessageBytes(op, WorkOf(block, op, program))};
-  const cost::CollectivePrice whole = model_->ExplainCollective(work, path);
+  const cost::CollectivePrice whole =
+      model_->ExplainCollective(TrafficWork(WorkOf(block, op, program), kind, op.kind, path), path);
   NodePrice price;
   price.time = whole.time;
   const double seconds = std::max(ToSeconds(whole.time).value(), 1e-9);
@@ -217,8 +246,9 @@ NodePrice Prices::PriceCommunication(const RankProgram& program, const Block& bl
     return price;
   }
   // A product beside it has 1 / (1 + this) of its rate.
-  const double beside = model_->profile().gpu->beside_communication.value;
-  if (beside > 0) price.device_milli = static_cast<int32_t>(std::lround(1000 / beside - 1000));
+  if (whole.beside > 0) {
+    price.device_milli = static_cast<int32_t>(std::lround(1000 / whole.beside - 1000));
+  }
   return price;
 }
 

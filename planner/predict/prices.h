@@ -47,9 +47,10 @@ class Prices {
   /// PriceOp of every op of every block; communication stays 0.
   std::vector<std::vector<NodePrice>> PriceBlocks(const RankProgram& program) const;
 
-  /// A collective or message from the arrival of the last member on.
+  /// A collective or message on a communicator of `kind` from the arrival of the last member on.
   ///
-  /// GPUs: cost::CostModel::ExplainCollective. CPU ranks that are threads of one host: the member
+  /// GPUs: cost::CostModel::ExplainCollective for the class of traffic, by copy engines where the
+  /// runtime uses them (peer_traffic.h). CPU ranks that are threads of one host: the member
   /// that arrives last moves all bytes and wakes the others, so with n members
   ///   time = bytes moved / rate of the kernel "all_reduce", "all_gather", "reduce_scatter", "send"
   ///          + what the meeting takes (CorePlacesOf): collective_latency of a core where the ranks
@@ -57,8 +58,8 @@ class Prices {
   ///          + (n - 2) collective_step
   /// where S bytes are moved 2 n times by an all-reduce or all-gather, n + 1 times by a
   /// reduce-scatter (a member keeps 1/n of it) and twice by a message.
-  NodePrice PriceCommunication(const RankProgram& program, const Block& block, const Op& op,
-                               const cost::PathFacts& path) const;
+  NodePrice PriceCommunication(const RankProgram& program, CommunicatorKind kind, const Block& block,
+                               const Op& op, const cost::PathFacts& path) const;
 
   /// What the ranks of a group have between them. Memoised by the shape of the group on the
   /// hosts, so that thousands of equal groups cost one query. Errors: those of Cluster::Group.

@@ -251,7 +251,8 @@ class Builder {
       const Group& group =
           programs_.groups[static_cast<size_t>(state.binding->groups[communicator])];
       MW_ASSIGN_OR_RETURN(const cost::PathFacts path, PathOf(channel, group));
-      const NodePrice price = prices_.PriceCommunication(*state.program, block, op, path);
+      const NodePrice price =
+          prices_.PriceCommunication(*state.program, group.kind, block, op, path);
       nodes.push_back(out_.graph.AddNode(price.time));
       AddDemands(shared_.of_channel[channel], price, nodes.back(), &out_.graph);
     }

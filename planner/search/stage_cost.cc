@@ -46,12 +46,12 @@ OneOp MakeOneOp(OpKind kind, const std::vector<std::pair<TensorView, Access>>& o
   return one;
 }
 
-int64_t CommunicationTime(const Block& block, const Op& op, const Prices& prices,
-                          const Paths& paths) {
+int64_t CommunicationTime(CommunicatorKind kind, const Block& block, const Op& op,
+                          const Prices& prices, const Paths& paths) {
   int64_t slowest = 0;
   for (const cost::PathFacts& path : paths) {
-    slowest =
-        std::max(slowest, prices.PriceCommunication(FirstModule(), block, op, path).time.value());
+    slowest = std::max(
+        slowest, prices.PriceCommunication(FirstModule(), kind, block, op, path).time.value());
   }
   return slowest;
 }
@@ -67,8 +67,9 @@ int64_t BlockTime(const Block& block, const Prices& prices, const Paths& tensor)
         stream = std::max(stream, event_at[static_cast<size_t>(e)]);
       }
     }
-    stream += IsCollective(op.kind) ? CommunicationTime(block, op, prices, tensor)
-                                    : prices.PriceOp(FirstModule(), block, op).time.value();
+    stream += IsCollective(op.kind)
+                  ? CommunicationTime(CommunicatorKind::kTensor, block, op, prices, tensor)
+                  : prices.PriceOp(FirstModule(), block, op).time.value();
     end = std::max(end, stream);
     if (op.signal < 0) continue;
     if (static_cast<size_t>(op.signal) >= event_at.size()) {
@@ -105,7 +106,7 @@ ItemCosts::ItemCosts(const lower::SplitFacts& split, const Prices& prices, const
 int64_t MessageTime(const lower::SplitFacts& split, const Prices& prices, const Placed& placed) {
   const TensorView residual = Residual(split);
   const OneOp send = MakeOneOp(OpKind::kSend, {{residual, Access::kRead}});
-  return CommunicationTime(send.block, send.op(), prices, placed.edge);
+  return CommunicationTime(CommunicatorKind::kEdge, send.block, send.op(), prices, placed.edge);
 }
 
 ItemCost ItemCosts::Price(const ItemKey& key, const Prices& prices, const Placed& placed) const {
@@ -126,7 +127,8 @@ ItemCost ItemCosts::Price(const ItemKey& key, const Prices& prices, const Placed
     const int64_t rows = p.local_shape[0] - p.parts.front().extent / split_.tp;
     const OneOp sum = MakeOneOp(
         OpKind::kAllReduce, {{View(split_.dtypes.gradient, {rows, width}), Access::kReadWrite}});
-    cost.kv_sum_ns += CommunicationTime(sum.block, sum.op(), prices, placed.kv);
+    cost.kv_sum_ns += CommunicationTime(CommunicatorKind::kKeyValueCopies, sum.block, sum.op(),
+                                        prices, placed.kv);
   }
   return cost;
 }
@@ -142,14 +144,15 @@ StepPrices::StepPrices(const lower::SplitFacts& split, const BucketRules& rules,
                  OpKind::kStepStatistics,
                  {{cell, Access::kRead}, {cell, Access::kRead}, {statistics, Access::kReadWrite}}),
              prices) +
-      CommunicationTime(sum.block, sum.op(), prices, placed.world) +
+      CommunicationTime(CommunicatorKind::kWorld, sum.block, sum.op(), prices, placed.world) +
       OpTime(MakeOneOp(OpKind::kClipFactor, {{statistics, Access::kRead}, {cell, Access::kWrite}}),
              prices);
   if (split.tied_across) {
     const TensorView weight =
         View(split.dtypes.gradient, {split.padded_vocab / split.tp, split.module->hidden});
     const OneOp tied = MakeOneOp(OpKind::kAllReduce, {{weight, Access::kReadWrite}});
-    tied_sum_ns_ = CommunicationTime(tied.block, tied.op(), prices, placed.tied);
+    tied_sum_ns_ =
+        CommunicationTime(CommunicatorKind::kTied, tied.block, tied.op(), prices, placed.tied);
   }
 }
 
@@ -167,15 +170,18 @@ const StepPrices::Bucket& StepPrices::Of(int64_t elements) {
     if (rules_.sharded) operands.emplace_back(kAbsent, Access::kWrite);
     const OneOp reduce =
         MakeOneOp(rules_.sharded ? OpKind::kReduceScatter : OpKind::kAllReduce, operands);
-    b.reduce_ns = CommunicationTime(reduce.block, reduce.op(), prices_, placed_.data);
+    b.reduce_ns = CommunicationTime(CommunicatorKind::kData, reduce.block, reduce.op(), prices_,
+                                    placed_.data);
   }
   if (rules_.sharded) {
     const OneOp gather =
         MakeOneOp(OpKind::kAllGather, {{kAbsent, Access::kRead}, {parameter, Access::kReadWrite}});
-    b.gather_ns = CommunicationTime(gather.block, gather.op(), prices_, placed_.data);
+    b.gather_ns = CommunicationTime(CommunicatorKind::kData, gather.block, gather.op(), prices_,
+                                    placed_.data);
   }
   const OneOp sum = MakeOneOp(OpKind::kAllReduce, {{gradient, Access::kReadWrite}});
-  b.tensor_sum_ns = CommunicationTime(sum.block, sum.op(), prices_, placed_.tensor);
+  b.tensor_sum_ns =
+      CommunicationTime(CommunicatorKind::kTensor, sum.block, sum.op(), prices_, placed_.tensor);
   const auto norm = [&](Access sum_access) {
     return OpTime(MakeOneOp(OpKind::kSquaredNorm, {{gradient, Access::kRead}, {cell, sum_access}}),
                   prices_);

@@ -29,8 +29,8 @@ struct ItemCost {
 int64_t BlockTime(const Block& block, const Prices& prices, const Paths& tensor);
 
 /// Slowest of the distinct paths for one collective or message.
-int64_t CommunicationTime(const Block& block, const Op& op, const Prices& prices,
-                          const Paths& paths);
+int64_t CommunicationTime(CommunicatorKind kind, const Block& block, const Op& op,
+                          const Prices& prices, const Paths& paths);
 
 /// A block of one op on whole views, as the step's own ops are.
 struct OneOp {

@@ -1,5 +1,6 @@
 #include "runtime/cuda/communication_rank.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/cuda/communication_cases.h"
@@ -12,12 +13,21 @@ using planner::CommunicatorKind;
 using planner::OpKind;
 
 /// In the list of groups; the last two only where the host has more than two GPUs.
-enum : size_t { kPairTensor, kPairData, kPairEdge, kPairCopies, kAllTensor, kAllData };
+enum : size_t {
+  kPairTensor,
+  kPairData,
+  kPairEdge,
+  kCopiesTensor,
+  kCopiesData,
+  kCopiesEdge,
+  kAllTensor,
+  kAllData
+};
 
 size_t GroupOf(const CommunicationCase& c) {
-  if (c.traffic == CommunicatorKind::kEdge) return kPairEdge;
-  if (c.copy_engines) return kPairCopies;
+  if (c.traffic == CommunicatorKind::kEdge) return c.copy_engines ? kCopiesEdge : kPairEdge;
   const bool tensor = c.traffic == CommunicatorKind::kTensor;
+  if (c.copy_engines) return tensor ? kCopiesTensor : kCopiesData;
   if (c.ranks == 2) return tensor ? kPairTensor : kPairData;
   return tensor ? kAllTensor : kAllData;
 }
@@ -72,9 +82,11 @@ Status CommunicationRank::MakeGroups(int64_t most_bytes) {
   groups_ = {{"tensor of 2", CommunicatorKind::kTensor, pair},
              {"data of 2", CommunicatorKind::kData, pair},
              {"edge 0>1", CommunicatorKind::kEdge, pair},
-             {"copies of 2", CommunicatorKind::kTensor, pair}};
-  // Copy engines take everything of the last one.
-  std::vector<std::vector<GroupUse>> uses = {collectives, collectives, messages, {}};
+             {"tensor copies", CommunicatorKind::kTensor, pair},
+             {"data copies", CommunicatorKind::kData, pair},
+             {"edge copies", CommunicatorKind::kEdge, pair}};
+  // Copy engines take everything of the last three.
+  std::vector<std::vector<GroupUse>> uses = {collectives, collectives, messages, {}, {}, {}};
   if (world_->size() > 2) {
     std::vector<int32_t> all;
     for (int r = 0; r < world_->size(); ++r) all.push_back(r);
@@ -85,35 +97,54 @@ Status CommunicationRank::MakeGroups(int64_t most_bytes) {
   return world_->MakeGroups(groups_, uses);
 }
 
-/// As for a program of two ranks whose only group is the pair; further ranks run another program.
+/// For programs of nothing yet: each case has its own.
 Status CommunicationRank::ConnectCopies(Communicator& world) {
   planner::Programs programs;
   programs.groups = groups_;
-  const CommunicationCase any = {.copy_engines = true, .bytes = 1 << 20};
-  const planner::Group& pair = groups_[kPairCopies];
-  programs.programs = {RateProgram({any.kind, any.traffic, any.bytes, 1}, 0,
-                                   {pair.name, pair.kind, 2}, arena_bytes_),
-                       planner::RankProgram()};
+  for (size_t g = kCopiesTensor; g > 0; --g) programs.groups[g - 1].ranks.clear();
+  programs.programs.resize(1);
   programs.ranks.resize(static_cast<size_t>(world.size()));
-  for (size_t r = 0; r < programs.ranks.size(); ++r) {
-    if (r < 2) programs.ranks[r].groups = {static_cast<int32_t>(kPairCopies)};
-    programs.ranks[r].program = r < 2 ? 0 : 1;
+  for (size_t r = 0; r < std::min<size_t>(programs.ranks.size(), 2); ++r) {
+    programs.ranks[r].groups = {kCopiesTensor, kCopiesData, kCopiesEdge};
   }
-  MW_ASSIGN_OR_RETURN(copies_,
-                      PeerCopies::Connect(world, programs, device_->ordinal(), arena_.data(), 0));
-  if (copies_ != nullptr) world_->group(kPairCopies)->UsePeerCopies(copies_.get());
+  PeerCopyOptions options;
+  options.least_bytes = 0;
+  MW_ASSIGN_OR_RETURN(
+      copies_, PeerCopies::Connect(world, programs, device_->ordinal(), arena_.data(), options));
+  for (const size_t g : {kCopiesTensor, kCopiesData, kCopiesEdge}) {
+    if (copies_->channel(g) != nullptr) world_->group(g)->UsePeerChannel(copies_->channel(g));
+  }
   return Status::Ok();
 }
 
-Result<std::unique_ptr<Path>> CommunicationRank::PathOf(const CommunicationCase& c, int calls) {
+/// The channel expects `rate` from now on.
+Status CommunicationRank::FollowByCopies(const CommunicationCase& c, const RateCase& rate) {
+  PeerChannel* const channel = copies_->channel(GroupOf(c));
+  if (channel == nullptr) return RunFailed("the pair has no copy engines between it");
+  const planner::Group& group = groups_[GroupOf(c)];
+  const auto program = [&](int rank) {
+    return RateProgram(rate, rank, {group.name, group.kind, 2}, arena_bytes_);
+  };
+  const int rank = world_->rank();
+  const planner::RankProgram own = program(rank);
+  const planner::RankProgram theirs = program(1 - rank);
+  MW_ASSIGN_OR_RETURN(auto ops, PairOps({&own, 0, rank}, {&theirs, 0, 1 - rank}, 0));
   // Else NCCL would carry it, under the name of the copy engines.
-  if (c.copy_engines && (!copies_ || !copies_->Takes(c.bytes, planner::DType::kBf16))) {
-    return RunFailed("the copy engines of the pair do not take it");
-  }
+  if (!ops || ops->empty()) return RunFailed("the copy engines of the pair do not take it");
+  return channel->Follow(*std::move(ops));
+}
+
+Result<std::unique_ptr<Path>> CommunicationRank::PathOf(const CommunicationCase& c, int calls) {
+  const RateCase rate{c.kind, c.traffic, c.bytes, calls};
+  if (c.copy_engines) MW_RETURN_IF_ERROR(FollowByCopies(c, rate));
   MW_ASSIGN_OR_RETURN(std::unique_ptr<Path> path,
-                      ExecutorPath::Make({c.kind, c.traffic, c.bytes, calls}, *device_, *tracker_,
-                                         *world_->group(GroupOf(c)), arena_.data(), arena_bytes_));
+                      ExecutorPath::Make(rate, *device_, *tracker_, *world_->group(GroupOf(c)),
+                                         arena_.data(), arena_bytes_));
   return path;
+}
+
+bool CommunicationRank::copy_engines() const {
+  return copies_->channel(kCopiesTensor) != nullptr;
 }
 
 Result<std::vector<double>> CommunicationRank::Time(const CommunicationCase& c, int rounds) {

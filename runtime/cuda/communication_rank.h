@@ -8,6 +8,7 @@
 
 #include "runtime/communicator.h"
 #include "runtime/cuda/call_timer.h"
+#include "runtime/cuda/communication_cases.h"
 #include "runtime/cuda/nccl_world.h"
 #include "runtime/cuda/peer_copies.h"
 #include "runtime/cuda/product_load.h"
@@ -27,7 +28,7 @@ class CommunicationRank {
   /// `world` is that of `store`; messages have at most `most_bytes`.
   Status SetUp(Store& store, Communicator& world, int ordinal, int64_t most_bytes);
   /// Whether this rank reaches its partner by copy engines; ranks beyond the first two do not.
-  bool copy_engines() const { return copies_ != nullptr; }
+  bool copy_engines() const;
   bool TakesPart(const CommunicationCase& c) const { return world_->rank() < c.ranks; }
 
   /// Seconds of one operation in each of `rounds` runs; zeros on a rank that takes no part.
@@ -46,6 +47,7 @@ class CommunicationRank {
  private:
   Status MakeGroups(int64_t most_bytes);
   Status ConnectCopies(Communicator& world);
+  Status FollowByCopies(const CommunicationCase& c, const RateCase& rate);
   Result<std::unique_ptr<Path>> PathOf(const CommunicationCase& c, int calls);
 
   FlightRecorder flights_{kFlights};
@@ -55,7 +57,7 @@ class CommunicationRank {
   std::unique_ptr<NcclWorld> world_;
   DeviceMemory arena_;
   int64_t arena_bytes_ = 0;
-  std::unique_ptr<PeerCopies> copies_;  ///< of the arena; nullptr: the pair has none
+  std::unique_ptr<PeerCopies> copies_;
   std::unique_ptr<ProductLoad> load_;
   CallTimer timer_;
   cudaEvent_t met_ = nullptr, done_ = nullptr;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace meshwright::runtime::cuda {
 namespace {
@@ -66,18 +67,17 @@ Status CheckStreamMemoryOps() {
   return DriverStreamMemoryOps().ok() ? Status::Ok() : DriverStreamMemoryOps().status();
 }
 
-bool PeerChannel::TakesBytes(int64_t bytes, DType dtype, int64_t least_bytes) {
-  return bytes >= least_bytes && bytes % 32 == 0 && (dtype == DType::kBf16 || dtype == DType::kF32);
-}
-
-Status PeerChannel::AllocateStaging() {
+Status PeerChannel::Follow(std::vector<PeerOp> ops) {
+  ops_ = std::move(ops);
+  next_ = 0;
+  const int64_t before = staging_bytes_;
   for (const PeerOp& op : ops_) {
     const int64_t added = op.kind == OpKind::kAllReduce       ? op.bytes
                           : op.kind == OpKind::kReduceScatter ? op.bytes / 2
                                                               : 0;
     staging_bytes_ = std::max(staging_bytes_, std::min(added, kMostStagingBytes));
   }
-  return staging_bytes_ > 0 ? staging_.Allocate(staging_bytes_) : Status::Ok();
+  return staging_bytes_ > before ? staging_.Allocate(staging_bytes_) : Status::Ok();
 }
 
 Result<PeerOp> PeerChannel::Next(OpKind kind, int64_t bytes) {

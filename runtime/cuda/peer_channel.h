@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "planner/ir/peer_traffic.h"
 #include "planner/ir/program.h"
 #include "runtime/cuda/gpu_memory.h"
 #include "topologies/status.h"
@@ -39,16 +40,14 @@ class PeerChannel {
   static constexpr int64_t kCounterBytes = 256;
   static constexpr int64_t kMostStagingBytes = int64_t{32} << 20;
 
-  PeerChannel(const Ends& ends, std::vector<PeerOp> ops, int64_t least_bytes)
-      : ends_(ends), ops_(std::move(ops)), least_bytes_(least_bytes) {}
-  /// Memory for what is pulled and then added.
-  Status AllocateStaging();
+  PeerChannel(const Ends& ends, int64_t least_bytes) : ends_(ends), least_bytes_(least_bytes) {}
+  /// What comes from now on, on both ranks. Allocates memory for what is pulled and then added.
+  Status Follow(std::vector<PeerOp> ops);
 
   /// Of `least_bytes` or more, and possible; the same answer on both ranks.
   bool Takes(int64_t bytes, planner::DType dtype) const {
-    return TakesBytes(bytes, dtype, least_bytes_);
+    return bytes >= least_bytes_ && planner::PeerTrafficPossible(bytes, dtype);
   }
-  static bool TakesBytes(int64_t bytes, planner::DType dtype, int64_t least_bytes);
 
   /// As of DeviceCommunicator; sums are rounded once, the same bits on both ranks.
   Status AllReduce(std::byte* buffer, int64_t count, planner::DType dtype, cudaStream_t stream);
@@ -68,7 +67,7 @@ class PeerChannel {
   Status Part(cudaStream_t stream);
 
   const Ends ends_;
-  const std::vector<PeerOp> ops_;
+  std::vector<PeerOp> ops_;
   const int64_t least_bytes_;
   DeviceMemory staging_;
   int64_t staging_bytes_ = 0;

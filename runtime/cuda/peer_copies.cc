@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
 
 #include "planner/ir/hash.h"
+#include "planner/ir/op_schema.h"
 #include "runtime/issue_order.h"
 
 namespace meshwright::runtime::cuda {
@@ -71,18 +73,36 @@ OpKind MatchOf(OpKind kind) {
   return kind == OpKind::kRecv ? OpKind::kSend : kind;
 }
 
-}  // namespace
-
-Result<std::vector<PeerOp>> PeerOpsOf(const planner::RankProgram& program, int32_t local,
-                                      int position, int64_t least_bytes) {
-  MW_ASSIGN_OR_RETURN(const IssueOrder order, MakeIssueOrder(program));
+/// With `theirs` as the partner at the other position pulls them.
+Result<std::vector<PeerOp>> OpsOf(const PairSide& side, int64_t least_bytes) {
+  MW_ASSIGN_OR_RETURN(const IssueOrder order, MakeIssueOrder(*side.program));
   std::vector<PeerOp> ops;
   for (const IssuedOp& issued : order.ops) {
-    if (issued.op->attributes.communicator != local) continue;
-    const PeerOp op = PeerOpOf(issued, position);
-    if (PeerChannel::TakesBytes(op.bytes, TypeOf(issued), least_bytes)) ops.push_back(op);
+    const OpKind kind = issued.op->kind;
+    const bool carried = planner::IsCollective(kind) || planner::IsMessage(kind);
+    if (!carried || issued.op->attributes.communicator != side.local) continue;
+    const PeerOp op = PeerOpOf(issued, side.position);
+    const bool taken =
+        op.bytes >= least_bytes && planner::PeerTrafficPossible(op.bytes, TypeOf(issued));
+    if (taken) ops.push_back(op);
   }
   return ops;
+}
+
+}  // namespace
+
+Result<std::optional<std::vector<PeerOp>>> PairOps(const PairSide& own, const PairSide& theirs,
+                                                   int64_t least_bytes) {
+  MW_ASSIGN_OR_RETURN(std::vector<PeerOp> ops, OpsOf(own, least_bytes));
+  MW_ASSIGN_OR_RETURN(const std::vector<PeerOp> others, OpsOf(theirs, least_bytes));
+  if (ops.size() != others.size()) return std::optional<std::vector<PeerOp>>();
+  for (size_t i = 0; i < ops.size(); ++i) {
+    if (others[i].kind != MatchOf(ops[i].kind) || others[i].bytes != ops[i].bytes) {
+      return std::optional<std::vector<PeerOp>>();
+    }
+    ops[i].theirs = others[i].theirs;
+  }
+  return std::optional(std::move(ops));
 }
 
 /// What a rank tells the others of itself, in 64-bit words.
@@ -149,25 +169,20 @@ Status PeerCopies::Open(const planner::Programs& programs, int rank, size_t grou
                         const PeerCopyOptions& options) {
   const int partner = PartnerOf(programs.groups[group], rank, options);
   const int position = programs.groups[group].ranks[0] == rank ? 0 : 1;
-  const auto ops_of = [&](int of, int at) {
+  const auto side = [&](int of, int at) {
     const planner::RankBinding& binding = BindingOf(programs, of);
-    return PeerOpsOf(programs.programs[static_cast<size_t>(binding.program)],
-                     LocalOf(binding, group), at, options.least_bytes);
+    return PairSide{&programs.programs[static_cast<size_t>(binding.program)],
+                    LocalOf(binding, group), at};
   };
-  MW_ASSIGN_OR_RETURN(std::vector<PeerOp> ops, ops_of(rank, position));
-  MW_ASSIGN_OR_RETURN(const std::vector<PeerOp> theirs, ops_of(partner, 1 - position));
-  bool match = ops.size() == theirs.size() && !ops.empty();
-  for (size_t i = 0; match && i < ops.size(); ++i) {
-    match = theirs[i].kind == MatchOf(ops[i].kind) && theirs[i].bytes == ops[i].bytes;
-    ops[i].theirs = theirs[i].theirs;
-  }
-  if (!match) return Status::Ok();  // the same on both ranks; NCCL will say what does not match
+  MW_ASSIGN_OR_RETURN(
+      auto ops, PairOps(side(rank, position), side(partner, 1 - position), options.least_bytes));
+  if (!ops) return Status::Ok();  // the same on both ranks; NCCL will say what does not match
   const Mapping& mapping = *mappings_[static_cast<size_t>(partner)];
   const int64_t at = static_cast<int64_t>(group) * PeerChannel::kCounterBytes;
   channels_[group] = std::make_unique<PeerChannel>(
       PeerChannel::Ends{position, mapping.arena, counters_.data() + at, mapping.counters + at},
-      std::move(ops), options.least_bytes);
-  return channels_[group]->AllocateStaging();
+      options.least_bytes);
+  return channels_[group]->Follow(*std::move(ops));
 }
 
 Result<std::unique_ptr<PeerCopies>> PeerCopies::Connect(Communicator& world,

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "planner/ir/program.h"
@@ -13,14 +14,20 @@
 namespace meshwright::runtime::cuda {
 
 struct PeerCopyOptions {
-  int64_t least_bytes = int64_t{1} << 20;         ///< smaller operations go by NCCL
-  bool tensor = true, data = true, edges = true;  ///< kinds of groups
+  int64_t least_bytes = planner::kPeerCopiesFrom;  ///< smaller operations go by NCCL
+  bool tensor = true, data = true, edges = true;   ///< kinds of groups
 };
 
-/// The ops of `program` on communicator `local` that a channel takes, in issue order, with `theirs`
-/// as the partner at the other position pulls them. Errors as of MakeIssueOrder.
-Result<std::vector<PeerOp>> PeerOpsOf(const planner::RankProgram& program, int32_t local,
-                                      int position, int64_t least_bytes);
+/// A rank's side of a group of two.
+struct PairSide {
+  const planner::RankProgram* program = nullptr;
+  int32_t local = 0;  ///< the group among the program's communicators
+  int position = 0;   ///< 0 or 1
+};
+/// The ops of `own` that go by copies, in issue order, as PeerChannel::Follow takes them; nullopt
+/// when `theirs` does not match. Errors as of MakeIssueOrder.
+Result<std::optional<std::vector<PeerOp>>> PairOps(const PairSide& own, const PairSide& theirs,
+                                                   int64_t least_bytes);
 
 /// The channels of one rank. Buffers of their operations lie in the arena.
 class PeerCopies {

@@ -123,7 +123,7 @@ NodePrice AllReduceOfFour(int64_t cores) {
   Op op;
   op.kind = OpKind::kAllReduce;
   op.operands = {{0, Access::kReadWrite}};
-  return prices.PriceCommunication(program, block, op,
+  return prices.PriceCommunication(program, CommunicatorKind::kTensor, block, op,
                                    prices.PathOf(std::array<int32_t, 4>{0, 1, 2, 3}).value());
 }
 

@@ -100,10 +100,11 @@ class Grid {
       if (rank.pp_index != program.stage) continue;
       const int32_t group = rank.groups[static_cast<size_t>(op.attributes.communicator)];
       const auto path = prices_->PathOf(groups_.groups[static_cast<size_t>(group)].ranks);
+      const CommunicatorKind kind = groups_.groups[static_cast<size_t>(group)].kind;
       EXPECT_TRUE(path.ok());
       slowest = std::max(
-          slowest,
-          static_cast<double>(prices_->PriceCommunication(program, block, op, *path).time.value()));
+          slowest, static_cast<double>(
+                       prices_->PriceCommunication(program, kind, block, op, *path).time.value()));
     }
     return slowest;
   }

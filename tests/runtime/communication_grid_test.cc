@@ -26,7 +26,7 @@ TEST(CommunicationGroups, ArePairsAndTheWholeHost) {
 
 TEST(CommunicationGrid, HasEverySizeOfEveryOperationOnce) {
   const auto grid = CommunicationGrid(2, true);
-  EXPECT_EQ(grid.size(), (3 * 3 + 1) * 9u);  // tensor, its copies, data, and the edge
+  EXPECT_EQ(grid.size(), 2 * (3 * 2 + 1) * 9u);  // tensor, data, and the edge, also by copies
   std::set<std::tuple<OpKind, CommunicatorKind, bool, int64_t>> seen;
   for (const CommunicationCase& c : grid) {
     EXPECT_TRUE(seen.emplace(c.kind, c.traffic, c.copy_engines, c.bytes).second);
@@ -37,7 +37,7 @@ TEST(CommunicationGrid, HasEverySizeOfEveryOperationOnce) {
   }
   const auto held_out = std::count_if(grid.begin(), grid.end(),
                                       [](const CommunicationCase& c) { return c.held_out; });
-  EXPECT_EQ(held_out, 20);
+  EXPECT_EQ(held_out, 28);
 }
 
 TEST(CommunicationGrid, HasTheLimitsOfARun) {

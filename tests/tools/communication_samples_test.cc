@@ -79,8 +79,8 @@ TEST(CommunicationSamples, ComeFromAMeasurementWithTheLinksOfTheModel) {
   EXPECT_EQ(samples->times.size(), measured.samples.size());
   const auto fitted = cost::FitCommunication(*samples, "a test");
   ASSERT_TRUE(fitted.ok()) << fitted.status().message();
-  EXPECT_EQ(fitted->traffic.size(), 10u);
-  EXPECT_EQ(fitted->lines.back().rows, 20);
+  EXPECT_EQ(fitted->traffic.size(), 14u);
+  EXPECT_EQ(fitted->lines.back().rows, 28);
   measured.nvlink = false;
   samples = ToCommunicationSamples(measured, *h200);
   ASSERT_TRUE(samples.ok());

@@ -1,0 +1,20 @@
+// Which traffic of a pair of GPUs copy engines carry instead of NCCL; the runtime does so and
+// predictions count on it.
+#pragma once
+
+#include <cstdint>
+
+#include "planner/ir/dtype.h"
+
+namespace meshwright::planner {
+
+/// Below, NCCL is faster (2 x H200). Bytes of an operation as PeerTrafficPossible has them.
+inline constexpr int64_t kPeerCopiesFrom = int64_t{1} << 20;
+
+/// `bytes`: whole buffer of an all-reduce, output of an all-gather, input of a reduce-scatter, else
+/// what goes one way. Parts and sums take 16 bytes at a time.
+constexpr bool PeerTrafficPossible(int64_t bytes, DType dtype) {
+  return bytes % 32 == 0 && (dtype == DType::kBf16 || dtype == DType::kF32);
+}
+
+}  // namespace meshwright::planner
