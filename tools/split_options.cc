@@ -40,8 +40,8 @@ void SplitOptions::Declare(OptionSet& options) {
   options.Choice("--sp", &sequence_parallel, {"on", "off"},
                  "sequence parallelism inside tensor groups; default: on where legal");
   options.Int("--tensor-chunks", &tensor_chunks, {1, 64},
-              "chunks of rows in which all-reduces of tensor groups go beside products; without "
-              "sequence parallelism");
+              "chunks of rows in which traffic of tensor groups goes beside products; with sequence "
+              "parallelism an even number, for tp 2");
   options.Choice("--dtype", &dtype, {"bf16", "fp32", "fp64"},
                  "of the arithmetic; default: bf16 on GPUs, fp32 on CPU ranks");
   options.Choice("--optimizer", &optimizer, {"adamw", "sgd"}, "decides the optimizer's memory");

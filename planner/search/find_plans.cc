@@ -205,12 +205,12 @@ class Search {
     return Status::Ok();
   }
 
-  /// Puts all-reduces of tensor groups beside products where that is simulated faster and fits.
+  /// Puts traffic of tensor groups beside products where that is simulated faster and fits.
   /// Only for groups of two, whose traffic copy engines carry: NCCL beside products gets half of
   /// its rate, and chunks gained 0.4 % at most (2 x H200, cost_models/h200_runs.md).
   Status ChooseTensorChunks(Kept& k) {
     const ModulePlan& m = k.found.plan.modules.front();
-    if (!options_.predict || options_.tensor_chunks || m.tp != 2 || m.sequence_parallel ||
+    if (!options_.predict || options_.tensor_chunks || m.tp != 2 ||
         k.found.plan.device != topologies::DeviceKind::kGpu) {
       return Status::Ok();
     }

@@ -3,7 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "runtime/cuda/communicate.h"
 #include "runtime/cuda/communication_cases.h"
@@ -11,6 +14,7 @@
 #include "runtime/cuda/device_communicator.h"
 #include "runtime/cuda/flight_tracker.h"
 #include "runtime/cuda/gpu_streams.h"
+#include "runtime/cuda/peer_copies.h"
 #include "runtime/cuda/task_ranges.h"
 #include "runtime/cuda/task_timer.h"
 #include "runtime/rank_setup.h"
@@ -25,6 +29,46 @@ class Path {
   virtual cudaStream_t stream() const = 0;
   virtual Status Issue() = 0;
 };
+
+/// Channels of `copied` among `groups` of which ranks 0 and 1 are the members; what they carry is
+/// said by FollowRate. Called by all ranks, as PeerCopies::Connect.
+inline Result<std::unique_ptr<PeerCopies>> ConnectForRates(Communicator& world,
+                                                           std::vector<planner::Group> groups,
+                                                           const std::vector<int32_t>& copied,
+                                                           const CudaDevice& device,
+                                                           std::byte* arena, int64_t least_bytes) {
+  planner::Programs programs;
+  programs.groups = std::move(groups);
+  for (size_t g = 0; g < programs.groups.size(); ++g) {
+    const bool keeps =
+        std::find(copied.begin(), copied.end(), static_cast<int32_t>(g)) != copied.end();
+    if (!keeps) programs.groups[g].ranks.clear();
+  }
+  programs.programs.resize(1);
+  programs.ranks.resize(static_cast<size_t>(world.size()));
+  for (size_t r = 0; r < programs.ranks.size() && r < 2; ++r) programs.ranks[r].groups = copied;
+  PeerCopyOptions options;
+  options.least_bytes = least_bytes;
+  return PeerCopies::Connect(world, programs, device.ordinal(), arena, options);
+}
+
+/// `channel` of `group` expects the operations of `c` from now on; the count of those that it
+/// takes.
+inline Result<int> FollowRate(PeerChannel& channel, const RateCase& c,
+                              const DeviceCommunicator& group, int64_t arena_bytes) {
+  const auto program = [&](int rank) {
+    return RateProgram(c, rank, {group.name(), group.kind(), 2}, arena_bytes);
+  };
+  const int rank = group.rank();
+  const planner::RankProgram own = program(rank);
+  const planner::RankProgram theirs = program(1 - rank);
+  MW_ASSIGN_OR_RETURN(auto ops,
+                      PairOps({&own, 0, rank}, {&theirs, 0, 1 - rank}, channel.least_bytes()));
+  if (!ops) return RunFailed("the ranks of a pair do not do the same");
+  const auto count = static_cast<int>(ops->size());
+  MW_RETURN_IF_ERROR(channel.Follow(*std::move(ops)));
+  return count;
+}
 
 /// The operations as ops of a program: the executor's walk over the task list, its event waits and
 /// records, its timer of tasks, the flight tracker, and our communicator. Tensor traffic lies

@@ -1,6 +1,5 @@
 #include "runtime/cuda/communication_rank.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "runtime/cuda/communication_cases.h"
@@ -13,7 +12,7 @@ using planner::CommunicatorKind;
 using planner::OpKind;
 
 /// In the list of groups; the last two only where the host has more than two GPUs.
-enum : size_t {
+enum : int32_t {
   kPairTensor,
   kPairData,
   kPairEdge,
@@ -97,49 +96,29 @@ Status CommunicationRank::MakeGroups(int64_t most_bytes) {
   return world_->MakeGroups(groups_, uses);
 }
 
-/// For programs of nothing yet: each case has its own.
 Status CommunicationRank::ConnectCopies(Communicator& world) {
-  planner::Programs programs;
-  programs.groups = groups_;
-  for (size_t g = kCopiesTensor; g > 0; --g) programs.groups[g - 1].ranks.clear();
-  programs.programs.resize(1);
-  programs.ranks.resize(static_cast<size_t>(world.size()));
-  for (size_t r = 0; r < std::min<size_t>(programs.ranks.size(), 2); ++r) {
-    programs.ranks[r].groups = {kCopiesTensor, kCopiesData, kCopiesEdge};
-  }
-  PeerCopyOptions options;
-  options.least_bytes = 0;
   MW_ASSIGN_OR_RETURN(
-      copies_, PeerCopies::Connect(world, programs, device_->ordinal(), arena_.data(), options));
+      copies_, ConnectForRates(world, groups_, {kCopiesTensor, kCopiesData, kCopiesEdge}, *device_,
+                               arena_.data(), 0));
   for (const size_t g : {kCopiesTensor, kCopiesData, kCopiesEdge}) {
     if (copies_->channel(g) != nullptr) world_->group(g)->UsePeerChannel(copies_->channel(g));
   }
   return Status::Ok();
 }
 
-/// The channel expects `rate` from now on.
-Status CommunicationRank::FollowByCopies(const CommunicationCase& c, const RateCase& rate) {
-  PeerChannel* const channel = copies_->channel(GroupOf(c));
-  if (channel == nullptr) return RunFailed("the pair has no copy engines between it");
-  const planner::Group& group = groups_[GroupOf(c)];
-  const auto program = [&](int rank) {
-    return RateProgram(rate, rank, {group.name, group.kind, 2}, arena_bytes_);
-  };
-  const int rank = world_->rank();
-  const planner::RankProgram own = program(rank);
-  const planner::RankProgram theirs = program(1 - rank);
-  MW_ASSIGN_OR_RETURN(auto ops, PairOps({&own, 0, rank}, {&theirs, 0, 1 - rank}, 0));
-  // Else NCCL would carry it, under the name of the copy engines.
-  if (!ops || ops->empty()) return RunFailed("the copy engines of the pair do not take it");
-  return channel->Follow(*std::move(ops));
-}
-
 Result<std::unique_ptr<Path>> CommunicationRank::PathOf(const CommunicationCase& c, int calls) {
   const RateCase rate{c.kind, c.traffic, c.bytes, calls};
-  if (c.copy_engines) MW_RETURN_IF_ERROR(FollowByCopies(c, rate));
-  MW_ASSIGN_OR_RETURN(std::unique_ptr<Path> path,
-                      ExecutorPath::Make(rate, *device_, *tracker_, *world_->group(GroupOf(c)),
-                                         arena_.data(), arena_bytes_));
+  DeviceCommunicator& group = *world_->group(GroupOf(c));
+  if (c.copy_engines) {
+    PeerChannel* const channel = copies_->channel(GroupOf(c));
+    if (channel == nullptr) return RunFailed("the pair has no copy engines between it");
+    MW_ASSIGN_OR_RETURN(const int taken, FollowRate(*channel, rate, group, arena_bytes_));
+    // Else NCCL would carry it, under the name of the copy engines.
+    if (taken == 0) return RunFailed("the copy engines of the pair do not take it");
+  }
+  MW_ASSIGN_OR_RETURN(
+      std::unique_ptr<Path> path,
+      ExecutorPath::Make(rate, *device_, *tracker_, group, arena_.data(), arena_bytes_));
   return path;
 }
 

@@ -8,7 +8,6 @@
 
 #include "runtime/communicator.h"
 #include "runtime/cuda/call_timer.h"
-#include "runtime/cuda/communication_cases.h"
 #include "runtime/cuda/nccl_world.h"
 #include "runtime/cuda/peer_copies.h"
 #include "runtime/cuda/product_load.h"
@@ -47,7 +46,6 @@ class CommunicationRank {
  private:
   Status MakeGroups(int64_t most_bytes);
   Status ConnectCopies(Communicator& world);
-  Status FollowByCopies(const CommunicationCase& c, const RateCase& rate);
   Result<std::unique_ptr<Path>> PathOf(const CommunicationCase& c, int calls);
 
   FlightRecorder flights_{kFlights};

@@ -44,6 +44,7 @@ class PeerChannel {
   /// What comes from now on, on both ranks. Allocates memory for what is pulled and then added.
   Status Follow(std::vector<PeerOp> ops);
 
+  int64_t least_bytes() const { return least_bytes_; }
   /// Of `least_bytes` or more, and possible; the same answer on both ranks.
   bool Takes(int64_t bytes, planner::DType dtype) const {
     return bytes >= least_bytes_ && planner::PeerTrafficPossible(bytes, dtype);

@@ -6,11 +6,12 @@
 #include "runtime/cuda/call_timer.h"
 #include "runtime/cuda/gpu_memory.h"
 #include "runtime/cuda/nccl_world.h"
+#include "runtime/store_communicator.h"
 #include "tests/runtime/cuda/plain_path.h"
 
 namespace meshwright::runtime::cuda {
 
-/// All of one rank: its GPU, our communicators with the limits of a run and without, a plain one.
+/// All of one rank: its GPU, our communicators as in a run and without limits, a plain one.
 class RankBench {
  public:
   RankBench() = default;
@@ -37,6 +38,7 @@ class RankBench {
     MW_RETURN_IF_ERROR(arena_.Allocate(arena_bytes_));
     MW_CUDA_CALL(cudaMemset(arena_.data(), 0, static_cast<size_t>(arena_bytes_)));
     MW_CUDA_CALL(cudaDeviceSynchronize());
+    MW_RETURN_IF_ERROR(ConnectCopies(store));
     return timer_.Create();
   }
 
@@ -46,6 +48,10 @@ class RankBench {
                          : !limited  ? kFree
                          : c.traffic == planner::CommunicatorKind::kTensor ? kTensor
                                                                            : kData;
+    if (limited && copies_->channel(group) != nullptr) {
+      MW_RETURN_IF_ERROR(
+          FollowRate(*copies_->channel(group), c, *world_->group(group), arena_bytes_).status());
+    }
     MW_ASSIGN_OR_RETURN(std::unique_ptr<Path> path,
                         ExecutorPath::Make(c, *device_, *tracker_, *world_->group(group),
                                            arena_.data(), arena_bytes_));
@@ -65,11 +71,13 @@ class RankBench {
 
   Status Close() {
     MW_RETURN_IF_ERROR(world_->CheckAsync());
-    return world_->Close();
+    MW_RETURN_IF_ERROR(world_->Close());
+    copies_.reset();
+    return communicator_->Barrier();  // nobody has the arena mapped that is freed next
   }
 
  private:
-  enum : size_t { kTensor, kData, kEdge, kFree, kFreeEdge };
+  enum : int32_t { kTensor, kData, kEdge, kFree, kFreeEdge };
   static constexpr size_t kFlights = 4096;  // as in a run
 
   Status MakeGroups(int ranks, int64_t most_bytes) {
@@ -82,12 +90,24 @@ class RankBench {
                                                {OpKind::kAllGather, kBf16, most_bytes},
                                                {OpKind::kReduceScatter, kBf16, most_bytes}};
     const std::vector<GroupUse> messages = {{OpKind::kSend, kBf16, most_bytes}};
-    return world_->MakeGroups({{"tensor", CommunicatorKind::kTensor, all},
-                               {"data", CommunicatorKind::kData, all},
-                               {"edge 0>1", CommunicatorKind::kEdge, {0, 1}},
-                               {"no limit", CommunicatorKind::kWorld, all},
-                               {"edge 0>1, no limit", CommunicatorKind::kWorld, {0, 1}}},
-                              {collectives, collectives, messages, collectives, messages});
+    groups_ = {{"tensor", CommunicatorKind::kTensor, all},
+               {"data", CommunicatorKind::kData, all},
+               {"edge 0>1", CommunicatorKind::kEdge, {0, 1}},
+               {"no limit", CommunicatorKind::kWorld, all},
+               {"edge 0>1, no limit", CommunicatorKind::kWorld, {0, 1}}};
+    return world_->MakeGroups(groups_, {collectives, collectives, messages, collectives, messages});
+  }
+
+  /// As a run does for pairs.
+  Status ConnectCopies(Store& store) {
+    communicator_ = MakeStoreWorld(store, {});
+    MW_ASSIGN_OR_RETURN(copies_,
+                        ConnectForRates(*communicator_, groups_, {kTensor, kData, kEdge}, *device_,
+                                        arena_.data(), planner::kPeerCopiesFrom));
+    for (const size_t g : {kTensor, kData, kEdge}) {
+      if (copies_->channel(g) != nullptr) world_->group(g)->UsePeerChannel(copies_->channel(g));
+    }
+    return Status::Ok();
   }
 
   /// As the plainest program makes its communicator and stream.
@@ -111,10 +131,13 @@ class RankBench {
   std::unique_ptr<CudaDevice> device_;
   std::unique_ptr<FlightTracker> tracker_;
   std::unique_ptr<NcclWorld> world_;
+  std::vector<planner::Group> groups_;
+  std::unique_ptr<Communicator> communicator_;
   ncclComm_t plain_ = nullptr;
   cudaStream_t plain_stream_ = nullptr;
   DeviceMemory arena_;
   int64_t arena_bytes_ = 0;
+  std::unique_ptr<PeerCopies> copies_;
   CallTimer timer_;
 };
 
