@@ -1,4 +1,5 @@
 // Sums, copies, bias, rotary embeddings and activations against their CPU twins.
+#include "runtime/cuda/kernel_candidates.h"
 #include "tests/runtime/cuda/twin_op.h"
 
 namespace meshwright::runtime::cuda {
@@ -56,21 +57,44 @@ TEST_P(CudaElementwise, Bias) {
   }
 }
 
+void CheckBiasGrad(DType dtype, const Matrix& m, int64_t shift) {
+  const auto [rows, h] = m;
+  TwinOp t(dtype);
+  t.shift = shift;
+  t.Add("dy", {rows, h}, Random(rows * h, 1));
+  t.AddFloat("g", {h});
+  t.cpu.first_micro_batch = true;
+  MW_ASSERT_OK(t.Run(OpKind::kBiasGrad, {{"dy", "dy"}, {"bias_grad", "g"}}));
+  t.Expect("g", {1e-5, 1e-5});
+  const std::vector<double> found = t.Gpu("g");
+  for (int i = 0; i < 5; ++i) {  // the same bits, whichever block is the last
+    MW_ASSERT_OK(t.RunGpu(OpKind::kBiasGrad, {{"dy", "dy"}, {"bias_grad", "g"}}));
+    EXPECT_EQ(t.Gpu("g"), found);
+  }
+  t.cpu.first_micro_batch = false;
+  MW_ASSERT_OK(t.Run(OpKind::kBiasGrad, {{"dy", "dy"}, {"bias_grad", "g"}}));
+  t.Expect("g", {1e-5, 1e-5});
+}
+
 TEST_P(CudaElementwise, BiasGradWritesThenAdds) {
-  for (const auto& [rows, h] : kMatrices) {
+  for (const Matrix& m : kMatrices) {
+    for (int64_t shift : {0, 4}) CheckBiasGrad(GetParam(), m, shift);
+  }
+}
+
+/// Also rows that no split divides, and more columns of blocks than one launch counts.
+constexpr Matrix kManyRows[] = {{16384, 8}, {9999, 264}, {2049, 1600}, {3, 300008}, {5, 33001}};
+
+TEST_P(CudaElementwise, BiasGradOfAllCandidates) {
+  for (int way = 0; way < kColumnCandidates; ++way) {
+    Candidates().column_sums = way;
+    SCOPED_TRACE(testing::Message() << "way " << way);
     for (int64_t shift : {0, 4}) {
-      TwinOp t(GetParam());
-      t.shift = shift;
-      t.Add("dy", {rows, h}, Random(rows * h, 1));
-      t.AddFloat("g", {h});
-      t.cpu.first_micro_batch = true;
-      MW_ASSERT_OK(t.Run(OpKind::kBiasGrad, {{"dy", "dy"}, {"bias_grad", "g"}}));
-      t.Expect("g", {1e-5, 1e-5});
-      t.cpu.first_micro_batch = false;
-      MW_ASSERT_OK(t.Run(OpKind::kBiasGrad, {{"dy", "dy"}, {"bias_grad", "g"}}));
-      t.Expect("g", {1e-5, 1e-5});
+      for (const Matrix& m : kMatrices) CheckBiasGrad(GetParam(), m, shift);
+      for (const Matrix& m : kManyRows) CheckBiasGrad(GetParam(), m, shift);
     }
   }
+  Candidates() = {};
 }
 
 TEST_P(CudaElementwise, Rotary) {

@@ -1,4 +1,5 @@
 // Norms, forward and backward, against their CPU twins.
+#include "runtime/cuda/kernel_candidates.h"
 #include "tests/runtime/cuda/twin_op.h"
 
 namespace meshwright::runtime::cuda {
@@ -144,6 +145,24 @@ TEST_P(CudaNorm, Backward) {
       CheckBackward(GetParam(), s, v);
     }
   }
+}
+
+/// A width of each configuration, with more rows than groups, and fewer than a block has.
+constexpr Shape kCandidateShapes[] = {{1, 64},     {3, 264},  {1061, 264}, {2200, 520}, {601, 2048},
+                                      {300, 4096}, {1, 3072}, {9, 8192},   {3, 16384}};
+
+TEST_P(CudaNorm, BackwardOfAllCandidates) {
+  for (int way = 1; way < kNormCandidates; ++way) {
+    Candidates().norm_grad = way;
+    for (const Shape& s : kCandidateShapes) {
+      for (const Variant& v : kVariants) {
+        SCOPED_TRACE(testing::Message()
+                     << "way " << way << ", " << s.rows << " x " << s.h << " beta " << v.beta);
+        CheckBackward(GetParam(), s, v);
+      }
+    }
+  }
+  Candidates() = {};
 }
 
 TEST_P(CudaNorm, Large) {
