@@ -1,24 +1,38 @@
 // Norm backward in one pass over dn, r1 and dr_in: blocks stay for many rows, copy the next ones
 // into shared memory while they work on one, and keep their sums of gamma and beta gradients in
-// registers; a second stage adds the blocks' sums in order. A block may hold several groups of
-// threads that work on rows of their own and add their sums at the end.
+// registers; a second stage adds the blocks' sums in order.
 //   dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = dn * gamma; RMS norms lack mean(g).
 #include "runtime/cuda/column_sums.cuh"
 #include "runtime/cuda/cuda_kernels.h"
-#include "runtime/cuda/norm_grad_stage.cuh"
+#include "runtime/cuda/norm_arguments.cuh"
 
 namespace meshwright::runtime::cuda {
 namespace {
 
+template <typename T>
+struct GradArguments {
+  NormShape shape;
+  const T* dn;
+  const T* r1;
+  const T* gamma;
+  const T* dr_in;  ///< nullptr: none
+  T* dr_out;       ///< may lie exactly over an input
+  float* partial;  ///< a block: [h] of gamma [, then h of beta]
+};
+
 /// dr_out = dr_in + dx of one pack; g_mean and product_mean as in the formula.
 template <typename T, int N>
-__device__ void StoreInputGrad(const GradArguments<T>& a, const float (&g)[N],
-                               const float (&xhat)[N], const Pack<T, N>& dr_in, float rstd,
-                               float g_mean, float product_mean, int64_t at) {
+__device__ void StoreInputGrad(const GradArguments<T>& a, const float (&dn)[N],
+                               const float (&xhat)[N], const float (&gamma)[N],
+                               const Pack<T, N>& dr_in, float rstd, float g_mean,
+                               float product_mean, int64_t at) {
   float out[N] = {};
   if (a.dr_in != nullptr) dr_in.Unpack(out);
 #pragma unroll
-  for (int i = 0; i < N; ++i) out[i] += rstd * (g[i] - g_mean - xhat[i] * product_mean);
+  for (int i = 0; i < N; ++i) {
+    const float g = dn[i] * (gamma[i] + a.shape.one);
+    out[i] += rstd * (g - g_mean - xhat[i] * product_mean);
+  }
   Pack<T, N>::From(out).Store(a.dr_out + at);
 }
 
@@ -55,33 +69,70 @@ constexpr int ResidentThreads(int packs, bool beta) {
   return 1024;
 }
 
-/// Groups of kThreads threads a block.
-template <int kThreads_, int kPacks_, int kGroups_, bool kKeep_>
-struct GradWay {
-  static constexpr int kThreads = kThreads_;
-  static constexpr int kPacks = kPacks_;
-  static constexpr int kGroups = kGroups_;
-  static constexpr bool kKeep = kKeep_;  ///< g and xhat in registers from the sums to the result
+/// Rows that a block has in shared memory or on the way there.
+constexpr int GradStages(int threads, int packs) {
+  return threads * packs >= 2048 ? 2 : 3;
+}
+constexpr int kGradInputs = 3;  ///< dn, r1, dr_in
+constexpr int GradStageBytes(int threads, int packs) {
+  return kGradInputs * threads * packs * 16;
+}
+
+/// 16 bytes to shared memory without passing registers.
+__device__ inline void CopyAsync(uint4* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+}
+__device__ inline void CommitCopies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// All but the latest kPending groups of this thread have arrived.
+template <int kPending>
+__device__ void AwaitCopies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// The packs of a row that a thread owns; it alone writes and reads them, so that its own wait is
+/// enough.
+template <typename T, int N, int kThreads, int kPacks>
+struct GradStage {
+  uint4* own;  ///< of this thread in the stage
+
+  __device__ uint4* At(int input, int v) const { return own + (input * kPacks + v) * kThreads; }
+  __device__ Pack<T, N> Load(int input, int v) const {
+    return Pack<T, N>::Load(reinterpret_cast<const T*>(At(input, v)));
+  }
+  __device__ void Fetch(const GradArguments<T>& a, int64_t row, int32_t packs) const {
+#pragma unroll
+    for (int v = 0; v < kPacks; ++v) {
+      const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
+      if (pack >= packs) continue;
+      const int64_t at = row * a.shape.h + int64_t{pack} * N;
+      CopyAsync(At(0, v), a.dn + at);
+      CopyAsync(At(1, v), a.r1 + at);
+      if (a.dr_in != nullptr) CopyAsync(At(2, v), a.dr_in + at);
+    }
+  }
 };
 
-/// What the threads of a row have of it and of the parameters' gradients.
-template <typename T, int N, typename Way, bool kMean, bool kBeta>
+/// What a thread has of a row and of the parameters' gradients.
+template <typename T, int N, int kThreads, int kPacks, bool kMean, bool kBeta>
 struct GradRow {
-  static constexpr int kThreads = Way::kThreads;
-  static constexpr int kPacks = Way::kPacks;
   static constexpr int kSums = kMean ? 2 : 1;  ///< of g * xhat, of g
   using Stage = GradStage<T, N, kThreads, kPacks>;
 
-  int32_t thread;  ///< of the group
-  int32_t packs;   ///< of a row
+  int32_t packs;  ///< of a row
   Pack<T, N> gamma[kPacks];
   float gamma_sums[kPacks][N] = {};
   float beta_sums[kBeta ? kPacks : 1][N] = {};
-  float kept_g[Way::kKeep ? kPacks : 1][N];
-  float kept_xhat[Way::kKeep ? kPacks : 1][N];
 
-  __device__ bool Has(int v) const { return thread + v * kThreads < packs; }
-  __device__ int64_t Column(int v) const { return int64_t{thread + v * kThreads} * N; }
+  __device__ static int32_t PackAt(int v) {
+    return static_cast<int32_t>(threadIdx.x) + v * kThreads;
+  }
+  __device__ bool Has(int v) const { return PackAt(v) < packs; }
+  __device__ static int64_t Column(int v) { return int64_t{PackAt(v)} * N; }
 
   __device__ void LoadGamma(const T* from) {
 #pragma unroll
@@ -103,60 +154,20 @@ struct GradRow {
         if constexpr (kMean) sums[1] += g;
         gamma_sums[v][i] += dn[i] * xhat[i];
         if constexpr (kBeta) beta_sums[v][i] += dn[i];
-        if constexpr (Way::kKeep) kept_g[v][i] = g, kept_xhat[v][i] = xhat[i];
       }
     }
   }
-  /// dr_out = dr_in + dx; g_mean and product_mean as in the formula.
   __device__ void Store(const GradArguments<T>& a, const Stage& in, int64_t row, float mean,
                         float rstd, float g_mean, float product_mean) const {
 #pragma unroll
     for (int v = 0; v < kPacks; ++v) {
       if (!Has(v)) continue;
+      float dn[N], xhat[N], weight[N];
+      Expand<T, N>(in.Load(0, v), in.Load(1, v), mean, rstd, dn, xhat);
+      gamma[v].Unpack(weight);
       const auto dr_in = a.dr_in != nullptr ? in.Load(2, v) : Pack<T, N>::Zero();
-      const int64_t at = row * a.shape.h + Column(v);
-      if constexpr (Way::kKeep) {
-        StoreInputGrad<T, N>(a, kept_g[v], kept_xhat[v], dr_in, rstd, g_mean, product_mean, at);
-      } else {
-        float g[N], xhat[N], weight[N];
-        Expand<T, N>(in.Load(0, v), in.Load(1, v), mean, rstd, g, xhat);
-        gamma[v].Unpack(weight);
-#pragma unroll
-        for (int i = 0; i < N; ++i) g[i] *= weight[i] + a.shape.one;
-        StoreInputGrad<T, N>(a, g, xhat, dr_in, rstd, g_mean, product_mean, at);
-      }
-    }
-  }
-  static constexpr int kQuads = N / 4;
-  static constexpr int kJoinQuads = kPacks * kQuads * (kBeta ? 2 : 1);  ///< float4 of a thread
-
-  /// Adds the sums of the groups, in order, to those of the first. Shared memory: free for all.
-  __device__ void Join(float4* shared, int group) {
-    if constexpr (Way::kGroups == 1) return;
-    __syncthreads();
-    float4* const own = shared + thread;
-    const auto each = [&](auto f) {
-#pragma unroll
-      for (int v = 0; v < kPacks; ++v) {
-#pragma unroll
-        for (int q = 0; q < kQuads; ++q) {
-          f(gamma_sums[v] + 4 * q, v * kQuads + q);
-          if constexpr (kBeta) f(beta_sums[v] + 4 * q, (kPacks + v) * kQuads + q);
-        }
-      }
-    };
-    each([&](const float* s, int quad) {
-      if (group == 0) return;
-      own[((group - 1) * kJoinQuads + quad) * kThreads] = make_float4(s[0], s[1], s[2], s[3]);
-    });
-    __syncthreads();
-    if (group != 0) return;
-#pragma unroll
-    for (int other = 0; other + 1 < Way::kGroups; ++other) {
-      each([&](float* s, int quad) {
-        const float4 x = own[(other * kJoinQuads + quad) * kThreads];
-        s[0] += x.x, s[1] += x.y, s[2] += x.z, s[3] += x.w;
-      });
+      StoreInputGrad<T, N>(a, dn, xhat, weight, dr_in, rstd, g_mean, product_mean,
+                           row * a.shape.h + Column(v));
     }
   }
   __device__ void StorePartial(float* at, int32_t h) const {
@@ -169,52 +180,35 @@ struct GradRow {
   }
 };
 
-/// Waits for the threads of a group.
-template <int kThreads, int kGroups>
-__device__ void AwaitGroup(int group) {
-  if constexpr (kGroups == 1) {
-    __syncthreads();
-  } else {
-    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(kThreads) : "memory");
-  }
-}
-
-template <typename T, int N, typename Way, bool kMean, bool kBeta>
-__global__ void __launch_bounds__(Way::kThreads* Way::kGroups, ResidentThreads(Way::kPacks, kBeta) /
-                                                                   (Way::kThreads * Way::kGroups))
+template <typename T, int N, int kThreads, int kPacks, bool kMean, bool kBeta>
+__global__ void __launch_bounds__(kThreads, ResidentThreads(kPacks, kBeta) / kThreads)
     NormGradKernel(const GradArguments<T> a) {
-  using Row = GradRow<T, N, Way, kMean, kBeta>;
-  constexpr int kThreads = Way::kThreads;
-  constexpr int kStages = GradStages(kThreads, Way::kPacks);
-  constexpr int kStagePacks = kGradInputs * Way::kPacks * kThreads;
+  using Row = GradRow<T, N, kThreads, kPacks, kMean, kBeta>;
+  constexpr int kStages = GradStages(kThreads, kPacks);
+  constexpr int kStagePacks = kGradInputs * kPacks * kThreads;
   extern __shared__ uint4 staging[];
-  __shared__ SumSpace<kThreads, Row::kSums> space[Way::kGroups];
+  __shared__ SumSpace<kThreads, Row::kSums> space;
   const int32_t h = a.shape.h;
   const auto rows = static_cast<uint32_t>(a.shape.rows);  // below 2^31
   const bool layer = kMean && a.shape.mean != nullptr;
-  const int group = Way::kGroups == 1 ? 0 : static_cast<int>(threadIdx.x) / kThreads;
   Row own;
-  own.thread = static_cast<int32_t>(threadIdx.x) - group * kThreads;
   own.packs = h / N;
-  AwaitKernelBefore();
   own.LoadGamma(a.gamma);
   const auto stage_at = [&](int stage) {
-    return typename Row::Stage{staging + (group * kStages + stage) * kStagePacks + own.thread};
+    return typename Row::Stage{staging + stage * kStagePacks + threadIdx.x};
   };
   const auto fetch = [&](uint32_t row, int stage) {
-    if (row < rows) stage_at(stage).Fetch(a, row, own.packs, own.thread);
+    if (row < rows) stage_at(stage).Fetch(a, row, own.packs);
     CommitCopies();  // also without a row: groups are counted
   };
-  const uint32_t stride = gridDim.x * Way::kGroups;
-  const uint32_t first = blockIdx.x * Way::kGroups + group;
+  const uint32_t stride = gridDim.x;
 #pragma unroll
-  for (int s = 0; s + 1 < kStages; ++s) fetch(first + s * stride, s);
-  const uint32_t first_row = min(first, rows - 1);  // a last group may have none
-  float mean = layer ? a.shape.mean[first_row] : 0.0f;
-  float rstd = a.shape.rstd[first_row];
+  for (int s = 0; s + 1 < kStages; ++s) fetch(blockIdx.x + s * stride, s);
+  float mean = layer ? a.shape.mean[blockIdx.x] : 0.0f;
+  float rstd = a.shape.rstd[blockIdx.x];
   int turn = 0;
   int stage = 0;
-  for (uint32_t row = first; row < rows; row += stride, turn ^= 1) {
+  for (uint32_t row = blockIdx.x; row < rows; row += stride, turn ^= 1) {
     fetch(row + (kStages - 1) * stride, stage == 0 ? kStages - 1 : stage - 1);
     const uint32_t next = min(row + stride, rows - 1);
     const float next_mean = layer ? a.shape.mean[next] : 0.0f;
@@ -223,8 +217,7 @@ __global__ void __launch_bounds__(Way::kThreads* Way::kGroups, ResidentThreads(W
     const auto in = stage_at(stage);
     float sums[Row::kSums] = {};
     own.Add(in, a.shape.one, mean, rstd, sums);
-    GroupSum<kThreads>(sums, space[group], turn, own.thread,
-                       [&] { AwaitGroup<kThreads, Way::kGroups>(group); });
+    BlockSum(sums, space, turn);
     const float product_mean = sums[0] / static_cast<float>(h);
     const float g_mean = layer ? sums[Row::kSums - 1] / static_cast<float>(h) : 0.0f;
     own.Store(a, in, row, mean, rstd, g_mean, product_mean);
@@ -233,9 +226,7 @@ __global__ void __launch_bounds__(Way::kThreads* Way::kGroups, ResidentThreads(W
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
   AllowNextKernel();
-  static_assert((Way::kGroups - 1) * Row::kJoinQuads <= Way::kGroups * kStages * kGradInputs);
-  own.Join(reinterpret_cast<float4*>(staging), group);
-  if (group == 0) own.StorePartial(a.partial + int64_t{blockIdx.x} * h * (kBeta ? 2 : 1), h);
+  own.StorePartial(a.partial + int64_t{blockIdx.x} * h * (kBeta ? 2 : 1), h);
 }
 
 /// Input gradient of rows of any length and alignment.
@@ -260,11 +251,11 @@ __global__ void __launch_bounds__(kLoopThreads) InputGradLoopKernel(const GradAr
   const float product_mean = sums[1] / static_cast<float>(h);
   for (auto j = static_cast<int32_t>(threadIdx.x); j < h; j += kLoopThreads) {
     const int64_t at = begin + j;
-    const float gamma = static_cast<float>(a.gamma[j]);
-    const float g[1] = {static_cast<float>(a.dn[at]) * (gamma + a.shape.one)};
+    const float dn[1] = {static_cast<float>(a.dn[at])};
     const float xhat[1] = {(static_cast<float>(a.r1[at]) - mean) * rstd};
+    const float gamma[1] = {static_cast<float>(a.gamma[j])};
     const auto dr_in = a.dr_in != nullptr ? Pack<T, 1>::Load(a.dr_in + at) : Pack<T, 1>::Zero();
-    StoreInputGrad<T, 1>(a, g, xhat, dr_in, rstd, g_mean, product_mean, at);
+    StoreInputGrad<T, 1>(a, dn, xhat, gamma, dr_in, rstd, g_mean, product_mean, at);
   }
 }
 
@@ -306,13 +297,11 @@ Status LaunchLoops(const OpCall& call, const GradArguments<T>& a, const Paramete
   return Launched(call);
 }
 
-template <typename T, typename Way, bool kMean, bool kBeta>
+template <typename T, int kThreads, int kPacks, bool kMean, bool kBeta>
 Status LaunchOnePass(const OpCall& call, GradArguments<T> a, const ParameterGrads& grads) {
   const CudaDevice& device = DeviceOf(call);
-  const auto kernel = NormGradKernel<T, kWide<T>, Way, kMean, kBeta>;
-  constexpr int kThreads = Way::kThreads * Way::kGroups;
-  constexpr int kBytes = GradStages(Way::kThreads, Way::kPacks) * Way::kGroups *
-                         GradStageBytes(Way::kThreads, Way::kPacks);
+  const auto kernel = NormGradKernel<T, kWide<T>, kThreads, kPacks, kMean, kBeta>;
+  constexpr int kBytes = GradStages(kThreads, kPacks) * GradStageBytes(kThreads, kPacks);
   static int blocks_per_sm = 0;  // the same on all GPUs of a host; asked for once
   if (blocks_per_sm == 0) {
     MW_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
@@ -322,38 +311,17 @@ Status LaunchOnePass(const OpCall& call, GradArguments<T> a, const ParameterGrad
   }
   const int64_t row_bytes = int64_t{a.shape.h} * (kBeta ? 8 : 4);
   const int64_t fitting = std::max<int64_t>(device.workspace_cap() / row_bytes, 1);
-  const int64_t resident = std::min(int64_t{blocks_per_sm} * device.sm_count(), fitting);
-  const int64_t most = std::min(resident * Way::kGroups, a.shape.rows);
-  // All groups get the same number of rows, but for the last ones.
-  const int64_t rows_per_group = (a.shape.rows + most - 1) / most;
-  const int64_t groups = (a.shape.rows + rows_per_group - 1) / rows_per_group;
-  const int64_t blocks = (groups + Way::kGroups - 1) / Way::kGroups;
+  const int64_t most =
+      std::min({int64_t{blocks_per_sm} * device.sm_count(), a.shape.rows, fitting});
+  // All blocks get the same number of rows, but for the last ones.
+  const int64_t rows_per_block = (a.shape.rows + most - 1) / most;
+  const int64_t blocks = (a.shape.rows + rows_per_block - 1) / rows_per_block;
   MW_ASSIGN_OR_RETURN(std::byte* const space, device.workspace(call.op.stream, blocks * row_bytes));
   a.partial = reinterpret_cast<float*>(space);
-  const int candidate = Candidates().norm_grad;
-  MW_RETURN_IF_ERROR(Launch(call, candidate == kJoinedKeepBehind, kernel,
-                            dim3(static_cast<unsigned>(blocks)), dim3(kThreads), kBytes, a));
+  kernel<<<static_cast<unsigned>(blocks), kThreads, kBytes, StreamOf(call)>>>(a);
+  MW_RETURN_IF_ERROR(Launched(call));
   return SumPartials(call, a.partial, blocks, a.shape.h, {grads.gamma, grads.add_gamma},
-                     {kBeta ? grads.beta : nullptr, grads.add_beta}, candidate >= kJoinedSlim);
-}
-
-/// By the candidate.
-template <typename T, int kThreads, int kPacks, bool kMean, bool kBeta>
-Status LaunchCandidate(const OpCall& call, const GradArguments<T>& a, const ParameterGrads& grads) {
-  constexpr int kGroups = ResidentThreads(kPacks, kBeta) / kThreads;
-  if constexpr (kPacks == 1) {
-    // 768 threads leave registers for what is kept; 512 a row become 256 with two packs.
-    using Way = std::conditional_t<kThreads == 512, GradWay<256, 2, 2, true>,
-                                   GradWay<kThreads, 1, 768 / kThreads, true>>;
-    if (Candidates().norm_grad >= kJoinedKeep) {
-      return LaunchOnePass<T, Way, kMean, kBeta>(call, a, grads);
-    }
-  }
-  if (Candidates().norm_grad >= kJoined) {
-    return LaunchOnePass<T, GradWay<kThreads, kPacks, kGroups, false>, kMean, kBeta>(call, a,
-                                                                                     grads);
-  }
-  return LaunchOnePass<T, GradWay<kThreads, kPacks, 1, false>, kMean, kBeta>(call, a, grads);
+                     {kBeta ? grads.beta : nullptr, grads.add_beta});
 }
 
 template <typename T>
@@ -382,7 +350,7 @@ Status NormGradT(const OpCall& call) {
         a.shape.h / N,
         [&](auto config) {
           using C = decltype(config);
-          return LaunchCandidate<T, C::kThreads, C::kPacks, kMean, kBeta>(call, a, grads);
+          return LaunchOnePass<T, C::kThreads, C::kPacks, kMean, kBeta>(call, a, grads);
         },
         loop);
   };

@@ -15,20 +15,19 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) *out = accumulate ? *out + sum : sum;
 }
 
-/// kPartialRows rows at the same time.
-template <int kPartialColumns, int kPartialRows>
-__global__ void __launch_bounds__(kPartialColumns* kPartialRows)
+constexpr int kPartialColumns = 16;
+constexpr int kPartialRows = kSumThreads / kPartialColumns;  // at the same time
+
+__global__ void __launch_bounds__(kSumThreads)
     SumPartialsKernel(const float* partial, int64_t count, int64_t width, ColumnOut first,
                       ColumnOut second) {
   __shared__ float tile[kPartialRows][kPartialColumns];
   const int64_t all = second.out != nullptr ? 2 * width : width;
   const int64_t column = int64_t{blockIdx.x} * kPartialColumns + threadIdx.x;
   AwaitKernelBefore();
-  AllowNextKernel();
-  constexpr int kUnroll = kPartialRows < 64 ? 16 : 8;
   float sum = 0.0f;
   if (column < all) {
-#pragma unroll kUnroll
+#pragma unroll 8
     for (int64_t i = threadIdx.y; i < count; i += kPartialRows) sum += partial[i * all + column];
   }
   tile[threadIdx.y][threadIdx.x] = sum;
@@ -51,15 +50,20 @@ Status SumDoubles(const OpCall& call, const double* values, int64_t count, bool 
 }
 
 Status SumPartials(const OpCall& call, const float* partial, int64_t count, int64_t width,
-                   ColumnOut first, ColumnOut second, bool slim) {
+                   ColumnOut first, ColumnOut second) {
   const int64_t all = second.out != nullptr ? 2 * width : width;
-  const auto launch = [&](auto kernel, int columns, int rows) {
-    const dim3 grid(static_cast<unsigned>((all + columns - 1) / columns));
-    const dim3 block(static_cast<unsigned>(columns), static_cast<unsigned>(rows));
-    return Launch(call, true, kernel, grid, block, 0, partial, count, width, first, second);
-  };
-  if (slim) return launch(SumPartialsKernel<32, 8>, 32, 8);
-  return launch(SumPartialsKernel<16, 64>, 16, 64);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>((all + kPartialColumns - 1) / kPartialColumns));
+  config.blockDim = dim3(kPartialColumns, kPartialRows);
+  config.stream = StreamOf(call);
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  MW_CUDA_CALL(
+      cudaLaunchKernelEx(&config, SumPartialsKernel, partial, count, width, first, second));
+  return Launched(call);
 }
 
 }  // namespace meshwright::runtime::cuda

@@ -23,37 +23,31 @@ struct SumSpace {
   float values[2][K][kThreads / kWarp];
 };
 
-/// Sums of K values over kThreads threads, of which this one is `thread`, in all of them. `turn`
-/// alternates 0, 1 from call to call; `barrier` waits for all of them.
-template <int kThreads, int K, typename Barrier>
-__device__ void GroupSum(float (&values)[K], SumSpace<kThreads, K>& space, int turn, int thread,
-                         Barrier barrier) {
+/// Sums of K values over a block of kThreads threads, in all threads. `turn` alternates 0, 1 from
+/// call to call.
+template <int kThreads, int K>
+__device__ void BlockSum(float (&values)[K], SumSpace<kThreads, K>& space, int turn) {
   constexpr int kWarps = kThreads / kWarp;
 #pragma unroll
   for (int k = 0; k < K; ++k) values[k] = WarpSum(values[k]);
   if constexpr (kWarps > 1) {
-    if (thread % kWarp == 0) {
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    if (threadIdx.x % kWarp == 0) {
 #pragma unroll
-      for (int k = 0; k < K; ++k) space.values[turn][k][thread / kWarp] = values[k];
+      for (int k = 0; k < K; ++k) space.values[turn][k][warp] = values[k];
     }
-    barrier();
+    __syncthreads();
     // Every warp adds the warps' sums by itself: one load and a few shuffles a thread.
     static_assert((kWarps & (kWarps - 1)) == 0 && kWarps <= kWarp);
 #pragma unroll
     for (int k = 0; k < K; ++k) {
-      values[k] = space.values[turn][k][thread % kWarps];
+      values[k] = space.values[turn][k][threadIdx.x % kWarps];
 #pragma unroll
       for (int offset = kWarps / 2; offset > 0; offset /= 2) {
         values[k] += __shfl_xor_sync(0xFFFFFFFFu, values[k], offset);
       }
     }
   }
-}
-
-/// The same over a block of kThreads threads.
-template <int kThreads, int K>
-__device__ void BlockSum(float (&values)[K], SumSpace<kThreads, K>& space, int turn) {
-  GroupSum<kThreads>(values, space, turn, static_cast<int>(threadIdx.x), [] { __syncthreads(); });
 }
 
 /// Sum over a block of kThreads threads, valid in thread 0. Once a kernel.

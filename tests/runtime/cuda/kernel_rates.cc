@@ -1,9 +1,7 @@
 // Prints what the memory-bound kernels reach on the present GPU at Llama shapes: time, traffic over
 // time, and its share of the device-to-device copy rate of the same run. Not a test.
 //
-//   kernel_rates [GPU ordinal] [candidates]
-//
-// `candidates`: only the ways to sum over rows that are still to be compared, side by side.
+//   kernel_rates [GPU ordinal]
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +15,6 @@
 #include <vector>
 
 #include "runtime/cuda/cuda_kernels.h"
-#include "runtime/cuda/kernel_candidates.h"
 #include "runtime/cuda/operands.h"
 #include "runtime/cuda/step_tables.h"
 
@@ -184,26 +181,6 @@ double CopyRate(const CudaDevice& device, std::byte* arena) {
   return 2.0 * static_cast<double>(kBytes) / (ms * 1e9);
 }
 
-void NormBackward(const std::function<Bench()>& make, const std::string& way, int64_t h) {
-  for (bool layer : {false, true}) {
-    Bench b = make();
-    b.attributes.norm = layer ? planner::NormKind::kLayerNorm : planner::NormKind::kRmsNorm;
-    b.attributes.eps = 1e-5;
-    for (const char* name : {"dn", "r1", "dr_in", "dr_out"}) b.Add(name, {kRows, h});
-    b.Add("gamma", {h});
-    for (const char* name : {"gamma_grad", "beta_grad"}) b.Add(name, {h}, DType::kF32);
-    b.Add("stat", {layer ? 2 * kRows : kRows}, DType::kF32);
-    Bench::Bindings operands;
-    for (const char* name : {"dn", "r1", "stat", "gamma", "dr_in", "dr_out", "gamma_grad"}) {
-      operands.emplace_back(name, name);
-    }
-    if (layer) operands.emplace_back("beta_grad", "beta_grad");
-    const char* kind = layer ? "layer norm" : "RMS norm";
-    b.Run(fmt::format("{}{} h {} backward", way, kind, h), OpKind::kNormGrad, operands,
-          4 * kRows * h * 2);
-  }
-}
-
 void Norms(const std::function<Bench()>& make, int64_t h) {
   const int64_t n = kRows * h * 2;  // bytes of a tensor
   for (bool layer : {false, true}) {
@@ -212,26 +189,23 @@ void Norms(const std::function<Bench()>& make, int64_t h) {
     b.attributes.eps = 1e-5;
     for (const char* name : {"r", "delta", "r1", "n"}) b.Add(name, {kRows, h});
     for (const char* name : {"gamma", "beta"}) b.Add(name, {h});
+    for (const char* name : {"dgamma", "dbeta"}) b.Add(name, {h}, DType::kF32);
     b.Add("stat", {layer ? 2 * kRows : kRows}, DType::kF32);
     const std::string kind = fmt::format("{} h {}", layer ? "layer norm" : "RMS norm", h);
     Bench::Bindings forward = {{"r", "r"},   {"delta", "delta"}, {"gamma", "gamma"},
                                {"r1", "r1"}, {"n", "n"},         {"stat", "stat"}};
-    if (layer) forward.emplace_back("beta", "beta");
+    Bench::Bindings backward = {
+        {"dn", "n"},    {"r1", "r1"},        {"stat", "stat"},        {"gamma", "gamma"},
+        {"dr_in", "r"}, {"dr_out", "delta"}, {"gamma_grad", "dgamma"}};
+    if (layer) {
+      forward.emplace_back("beta", "beta");
+      backward.emplace_back("beta_grad", "dbeta");
+    }
     b.Run("residual + " + kind, OpKind::kNorm, forward, 4 * n);
     b.Run(kind + " again", OpKind::kNormApply,
           {{"r1", "r1"}, {"stat", "stat"}, {"gamma", "gamma"}, {"n", "n"}}, 2 * n);
+    b.Run(kind + " backward", OpKind::kNormGrad, backward, 4 * n);
   }
-  NormBackward(make, "", h);
-}
-
-/// Bias gradients of `rows` rows.
-void BiasGradient(const std::function<Bench()>& make, const std::string& way, int64_t rows,
-                  int64_t h) {
-  Bench b = make();
-  b.Add("dy", {rows, h});
-  b.Add("dbias", {h}, DType::kF32);
-  b.Run(fmt::format("{}bias gradient {} x {}", way, rows, h), OpKind::kBiasGrad,
-        {{"dy", "dy"}, {"bias_grad", "dbias"}}, rows * h * 2);
 }
 
 void Elementwise(const std::function<Bench()>& make, int64_t h, int64_t head_dim) {
@@ -239,10 +213,12 @@ void Elementwise(const std::function<Bench()>& make, int64_t h, int64_t head_dim
   Bench b = make();
   for (const char* name : {"a", "b", "out"}) b.Add(name, {kRows, h});
   b.Add("bias", {h});
+  b.Add("dbias", {h}, DType::kF32);
   b.Run(fmt::format("add h {}", h), OpKind::kAdd, {{"a", "a"}, {"b", "b"}, {"out", "out"}}, 3 * n);
   b.Run(fmt::format("copy h {}", h), OpKind::kCopy, {{"a", "a"}, {"out", "out"}}, 2 * n);
   b.Run(fmt::format("bias add h {}", h), OpKind::kBiasAdd, {{"bias", "bias"}, {"y", "a"}}, 2 * n);
-  BiasGradient(make, "", kRows, h);
+  b.Run(fmt::format("bias gradient h {}", h), OpKind::kBiasGrad,
+        {{"dy", "a"}, {"bias_grad", "dbias"}}, n);
 
   Bench r = make();
   planner::OpAttributes& a = r.attributes;
@@ -367,27 +343,6 @@ void Step(const std::function<Bench()>& make, DType dtype) {
         (master ? 30 : 28) * kElements);
 }
 
-/// Rounds are repeated to tell differences from noise.
-void CompareCandidates(const std::function<Bench()>& make) {
-  constexpr int kRounds = 3;
-  for (int round = 0; round < kRounds; ++round) {
-    for (int way = 0; way < kColumnCandidates; ++way) {
-      Candidates() = {};
-      Candidates().column_sums = way;
-      const std::string name = fmt::format("columns {}: ", way);
-      for (int64_t h : {1600, 2048, 4096, 8192}) BiasGradient(make, name, kRows, h);
-      BiasGradient(make, name, 2048, 2048);
-    }
-    for (int way = 0; way < kNormCandidates; ++way) {
-      Candidates() = {};
-      Candidates().norm_grad = way;
-      for (int64_t h : {768, 1600, 2048, 4096}) {
-        NormBackward(make, fmt::format("norm {}: ", way), h);
-      }
-    }
-  }
-}
-
 int Main(int argc, char** argv) {
   CudaDeviceOptions options;
   if (argc > 1) options.ordinal = std::atoi(argv[1]);
@@ -405,11 +360,6 @@ int Main(int argc, char** argv) {
     Fill(memory);
     return Bench(device, arena, copy_rate);
   };
-  if (argc > 2 && std::strcmp(argv[2], "candidates") == 0) {
-    CompareCandidates(make);
-    Check(cudaFree(arena), "cudaFree");
-    return 0;
-  }
   for (int64_t h : {2048, 4096}) Norms(make, h);
   Elementwise(make, 2048, 64);
   Elementwise(make, 4096, 128);

@@ -1,5 +1,4 @@
 // Sums, copies, bias, rotary embeddings and activations against their CPU twins.
-#include "runtime/cuda/kernel_candidates.h"
 #include "tests/runtime/cuda/twin_op.h"
 
 namespace meshwright::runtime::cuda {
@@ -76,25 +75,14 @@ void CheckBiasGrad(DType dtype, const Matrix& m, int64_t shift) {
   t.Expect("g", {1e-5, 1e-5});
 }
 
-TEST_P(CudaElementwise, BiasGradWritesThenAdds) {
-  for (const Matrix& m : kMatrices) {
-    for (int64_t shift : {0, 4}) CheckBiasGrad(GetParam(), m, shift);
-  }
-}
-
-/// Also rows that no split divides, and more columns of blocks than one launch counts.
+/// Also rows that no split divides, and more columns of blocks than there are counters.
 constexpr Matrix kManyRows[] = {{16384, 8}, {9999, 264}, {2049, 1600}, {3, 300008}, {5, 33001}};
 
-TEST_P(CudaElementwise, BiasGradOfAllCandidates) {
-  for (int way = 0; way < kColumnCandidates; ++way) {
-    Candidates().column_sums = way;
-    SCOPED_TRACE(testing::Message() << "way " << way);
-    for (int64_t shift : {0, 4}) {
-      for (const Matrix& m : kMatrices) CheckBiasGrad(GetParam(), m, shift);
-      for (const Matrix& m : kManyRows) CheckBiasGrad(GetParam(), m, shift);
-    }
+TEST_P(CudaElementwise, BiasGradWritesThenAdds) {
+  for (int64_t shift : {0, 4}) {
+    for (const Matrix& m : kMatrices) CheckBiasGrad(GetParam(), m, shift);
+    for (const Matrix& m : kManyRows) CheckBiasGrad(GetParam(), m, shift);
   }
-  Candidates() = {};
 }
 
 TEST_P(CudaElementwise, Rotary) {
