@@ -65,12 +65,18 @@ Result<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOptions& op
   MW_CUDA_CALL(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   device->streams_.resize(used.size(), nullptr);
   device->workspaces_.resize(used.size(), nullptr);
+  const size_t counter_bytes = static_cast<size_t>(device->sm_count_) * sizeof(unsigned);
+  void* counters = nullptr;
+  MW_CUDA_CALL(cudaMalloc(&counters, used.size() * counter_bytes));
+  device->block_counters_ = static_cast<unsigned*>(counters);
   for (size_t s = 0; s < used.size(); ++s) {
     if (!used[s]) continue;
     // Communication is short and others wait for it: it goes before products that fill the GPU.
     const bool compute = static_cast<planner::StreamId>(s) == planner::kComputeStream;
     MW_CUDA_CALL(cudaStreamCreateWithPriority(&device->streams_[s], cudaStreamNonBlocking,
                                               compute ? least : greatest));
+    MW_CUDA_CALL(cudaMemsetAsync(device->block_counters(static_cast<planner::StreamId>(s)), 0,
+                                 counter_bytes, device->streams_[s]));
     if (options.workspace_bytes == 0 || !options.own_workspaces) continue;
     void* memory = nullptr;
     MW_CUDA_CALL(cudaMalloc(&memory, static_cast<size_t>(options.workspace_bytes)));
@@ -91,6 +97,7 @@ CudaDevice::~CudaDevice() {
   attention_.reset();
   gemm_.reset();
   step_tables_.reset();
+  static_cast<void>(cudaFree(block_counters_));
   if (options_.own_workspaces) {
     for (std::byte* workspace : workspaces_) static_cast<void>(cudaFree(workspace));
   }

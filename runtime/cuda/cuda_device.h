@@ -73,6 +73,12 @@ class CudaDevice {
   /// that has none.
   void BindWorkspace(planner::StreamId s, std::byte* memory);
   int64_t workspace_cap() const { return options_.workspace_bytes; }
+  /// sm_count() words of a used stream for kernels that count their blocks: zero from Open on
+  /// whenever no kernel of the stream runs. A kernel leaves them zero; one that fails on the GPU
+  /// takes the context with it.
+  unsigned* block_counters(planner::StreamId s) const {
+    return block_counters_ + int64_t{s} * sm_count_;
+  }
 
   GemmEngine& gemm() { return *gemm_; }
   AttentionEngine& attention() { return *attention_; }
@@ -85,6 +91,7 @@ class CudaDevice {
   int sm_count_ = 0;
   std::vector<cudaStream_t> streams_;
   std::vector<std::byte*> workspaces_;  ///< one a used stream
+  unsigned* block_counters_ = nullptr;  ///< of all streams
   std::unique_ptr<GemmEngine> gemm_;
   std::unique_ptr<AttentionEngine> attention_;
   std::unique_ptr<StepTables> step_tables_;

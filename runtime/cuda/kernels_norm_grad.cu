@@ -117,90 +117,116 @@ struct GradStage {
   }
 };
 
+/// What a thread has of a row and of the parameters' gradients.
 template <typename T, int N, int kThreads, int kPacks, bool kMean, bool kBeta>
-__global__ void __launch_bounds__(kThreads, ResidentThreads(kPacks, kBeta) / kThreads)
-    NormGradKernel(const GradArguments<T> a) {
+struct GradRow {
+  static constexpr int kSums = kMean ? 2 : 1;  ///< of g * xhat, of g
   using Stage = GradStage<T, N, kThreads, kPacks>;
-  constexpr int kStages = GradStages(kThreads, kPacks);
-  constexpr int kStagePacks = kGradInputs * kPacks * kThreads;
-  extern __shared__ uint4 staging[];
-  constexpr int kSums = kMean ? 2 : 1;  // of g * xhat, of g
-  __shared__ SumSpace<kThreads, kSums> space;
-  const int32_t h = a.shape.h;
-  const int32_t packs = h / N;
-  const bool layer = kMean && a.shape.mean != nullptr;
+
+  int32_t packs;  ///< of a row
   Pack<T, N> gamma[kPacks];
   float gamma_sums[kPacks][N] = {};
   float beta_sums[kBeta ? kPacks : 1][N] = {};
-#pragma unroll
-  for (int v = 0; v < kPacks; ++v) {
-    const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
-    gamma[v] = pack < packs ? Pack<T, N>::Load(a.gamma + int64_t{pack} * N) : Pack<T, N>::Zero();
+
+  __device__ static int32_t PackAt(int v) {
+    return static_cast<int32_t>(threadIdx.x) + v * kThreads;
   }
-  const auto stage_at = [&](int stage) {
-    return Stage{staging + stage * kStagePacks + threadIdx.x};
-  };
-  const auto fetch = [&](int64_t row, int stage) {
-    if (row < a.shape.rows) stage_at(stage).Fetch(a, row, packs);
-    CommitCopies();  // also without a row: groups are counted
-  };
-  const int64_t stride = gridDim.x;
-#pragma unroll
-  for (int s = 0; s + 1 < kStages; ++s) fetch(blockIdx.x + s * stride, s);
-  float mean = layer ? a.shape.mean[blockIdx.x] : 0.0f;
-  float rstd = a.shape.rstd[blockIdx.x];
-  int turn = 0;
-  int stage = 0;
-  for (int64_t row = blockIdx.x; row < a.shape.rows; row += stride, turn ^= 1) {
-    fetch(row + (kStages - 1) * stride, stage == 0 ? kStages - 1 : stage - 1);
-    const int64_t next = min(row + stride, a.shape.rows - 1);
-    const float next_mean = layer ? a.shape.mean[next] : 0.0f;
-    const float next_rstd = a.shape.rstd[next];
-    AwaitCopies<kStages - 1>();
-    const Stage in = stage_at(stage);
-    float sums[kSums] = {};
+  __device__ bool Has(int v) const { return PackAt(v) < packs; }
+  __device__ static int64_t Column(int v) { return int64_t{PackAt(v)} * N; }
+
+  __device__ void LoadGamma(const T* from) {
 #pragma unroll
     for (int v = 0; v < kPacks; ++v) {
-      if (static_cast<int32_t>(threadIdx.x) + v * kThreads >= packs) continue;
+      gamma[v] = Has(v) ? Pack<T, N>::Load(from + Column(v)) : Pack<T, N>::Zero();
+    }
+  }
+  __device__ void Add(const Stage& in, float one, float mean, float rstd, float (&sums)[kSums]) {
+#pragma unroll
+    for (int v = 0; v < kPacks; ++v) {
+      if (!Has(v)) continue;
       float dn[N], xhat[N], weight[N];
       Expand<T, N>(in.Load(0, v), in.Load(1, v), mean, rstd, dn, xhat);
       gamma[v].Unpack(weight);
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float g = dn[i] * (weight[i] + a.shape.one);
+        const float g = dn[i] * (weight[i] + one);
         sums[0] += g * xhat[i];
         if constexpr (kMean) sums[1] += g;
         gamma_sums[v][i] += dn[i] * xhat[i];
         if constexpr (kBeta) beta_sums[v][i] += dn[i];
       }
     }
-    BlockSum(sums, space, turn);
-    const float product_mean = sums[0] / static_cast<float>(h);
-    const float g_mean = layer ? sums[kSums - 1] / static_cast<float>(h) : 0.0f;
+  }
+  __device__ void Store(const GradArguments<T>& a, const Stage& in, int64_t row, float mean,
+                        float rstd, float g_mean, float product_mean) const {
 #pragma unroll
     for (int v = 0; v < kPacks; ++v) {
-      const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
-      if (pack >= packs) continue;
+      if (!Has(v)) continue;
       float dn[N], xhat[N], weight[N];
       Expand<T, N>(in.Load(0, v), in.Load(1, v), mean, rstd, dn, xhat);
       gamma[v].Unpack(weight);
       const auto dr_in = a.dr_in != nullptr ? in.Load(2, v) : Pack<T, N>::Zero();
       StoreInputGrad<T, N>(a, dn, xhat, weight, dr_in, rstd, g_mean, product_mean,
-                           row * h + int64_t{pack} * N);
+                           row * a.shape.h + Column(v));
     }
+  }
+  __device__ void StorePartial(float* at, int32_t h) const {
+#pragma unroll
+    for (int v = 0; v < kPacks; ++v) {
+      if (!Has(v)) continue;
+      StoreFloats(at + Column(v), gamma_sums[v]);
+      if constexpr (kBeta) StoreFloats(at + h + Column(v), beta_sums[v]);
+    }
+  }
+};
+
+template <typename T, int N, int kThreads, int kPacks, bool kMean, bool kBeta>
+__global__ void __launch_bounds__(kThreads, ResidentThreads(kPacks, kBeta) / kThreads)
+    NormGradKernel(const GradArguments<T> a) {
+  using Row = GradRow<T, N, kThreads, kPacks, kMean, kBeta>;
+  constexpr int kStages = GradStages(kThreads, kPacks);
+  constexpr int kStagePacks = kGradInputs * kPacks * kThreads;
+  extern __shared__ uint4 staging[];
+  __shared__ SumSpace<kThreads, Row::kSums> space;
+  const int32_t h = a.shape.h;
+  const auto rows = static_cast<uint32_t>(a.shape.rows);  // below 2^31
+  const bool layer = kMean && a.shape.mean != nullptr;
+  Row own;
+  own.packs = h / N;
+  own.LoadGamma(a.gamma);
+  const auto stage_at = [&](int stage) {
+    return typename Row::Stage{staging + stage * kStagePacks + threadIdx.x};
+  };
+  const auto fetch = [&](uint32_t row, int stage) {
+    if (row < rows) stage_at(stage).Fetch(a, row, own.packs);
+    CommitCopies();  // also without a row: groups are counted
+  };
+  const uint32_t stride = gridDim.x;
+#pragma unroll
+  for (int s = 0; s + 1 < kStages; ++s) fetch(blockIdx.x + s * stride, s);
+  float mean = layer ? a.shape.mean[blockIdx.x] : 0.0f;
+  float rstd = a.shape.rstd[blockIdx.x];
+  int turn = 0;
+  int stage = 0;
+  for (uint32_t row = blockIdx.x; row < rows; row += stride, turn ^= 1) {
+    fetch(row + (kStages - 1) * stride, stage == 0 ? kStages - 1 : stage - 1);
+    const uint32_t next = min(row + stride, rows - 1);
+    const float next_mean = layer ? a.shape.mean[next] : 0.0f;
+    const float next_rstd = a.shape.rstd[next];
+    AwaitCopies<kStages - 1>();
+    const auto in = stage_at(stage);
+    float sums[Row::kSums] = {};
+    own.Add(in, a.shape.one, mean, rstd, sums);
+    BlockSum(sums, space, turn);
+    const float product_mean = sums[0] / static_cast<float>(h);
+    const float g_mean = layer ? sums[Row::kSums - 1] / static_cast<float>(h) : 0.0f;
+    own.Store(a, in, row, mean, rstd, g_mean, product_mean);
     mean = next_mean;
     rstd = next_rstd;
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
   AllowNextKernel();
-#pragma unroll
-  for (int v = 0; v < kPacks; ++v) {
-    const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
-    if (pack >= packs) continue;
-    float* const at = a.partial + int64_t{blockIdx.x} * h * (kBeta ? 2 : 1) + int64_t{pack} * N;
-    StoreFloats(at, gamma_sums[v]);
-    if constexpr (kBeta) StoreFloats(at + h, beta_sums[v]);
-  }
+  own.StorePartial(a.partial + int64_t{blockIdx.x} * h * (kBeta ? 2 : 1), h);
 }
 
 /// Input gradient of rows of any length and alignment.

@@ -137,13 +137,20 @@ void CheckBackward(DType dtype, const Shape& s, const Variant& v) {
   if (v.beta) t.Expect("dbeta", sums);
 }
 
-TEST_P(CudaNorm, Backward) {
-  for (const Shape& s : kShapes) {
-    for (const Variant& v : kVariants) {
-      SCOPED_TRACE(testing::Message() << s.rows << " x " << s.h << " beta " << v.beta);
-      CheckBackward(GetParam(), s, v);
-    }
+/// A width of each configuration, with more rows than blocks, and fewer.
+constexpr Shape kBackwardShapes[] = {{1, 64},     {3, 264},  {1061, 264}, {2200, 520}, {601, 2048},
+                                     {300, 4096}, {1, 3072}, {9, 8192},   {3, 16384}};
+
+void CheckBackwards(DType dtype, const Shape& s) {
+  for (const Variant& v : kVariants) {
+    SCOPED_TRACE(testing::Message() << s.rows << " x " << s.h << " beta " << v.beta);
+    CheckBackward(dtype, s, v);
   }
+}
+
+TEST_P(CudaNorm, Backward) {
+  for (const Shape& s : kShapes) CheckBackwards(GetParam(), s);
+  for (const Shape& s : kBackwardShapes) CheckBackwards(GetParam(), s);
 }
 
 TEST_P(CudaNorm, Large) {
