@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "planner/ir/peer_traffic.h"
 #include "planner/ir/program.h"
 #include "runtime/communicator.h"
 #include "runtime/data_source.h"
@@ -26,13 +25,13 @@ struct GpuOptions {
   /// message that waits holds its SMs, which slows the products beside it. Best on 2 x H200 of
   /// 16, 24, 32; 4, 8, 16; 1, 2, 4 (cost_models/h200_runs.md).
   int tensor_ctas = 32, data_ctas = 8, edge_ctas = 1;
-  /// Traffic of two ranks of a host goes by copy engines instead of NCCL from so many bytes on;
-  /// below, NCCL is faster. Absent: never.
-  std::optional<int64_t> peer_copies_from = planner::kPeerCopiesFrom;
-  struct PeerCopyKinds {
+  /// Kinds of groups of two ranks of a host whose traffic goes by copy engines instead of NCCL.
+  struct PeerCopies {
     bool tensor = true, data = true, edges = true;
+    std::optional<int64_t> least_bytes;  ///< absent: planner::PeerCopiesFrom
+    bool any() const { return tensor || data || edges; }
   };
-  PeerCopyKinds peer_copies_of;  ///< kinds of groups
+  PeerCopies peer_copies;
   bool time_ops = false;      ///< measure every op of the last step
   std::string tuning_file;    ///< choices of earlier runs; empty: none are kept
   std::string flight_record;  ///< where the last operations go on failure; empty: nowhere

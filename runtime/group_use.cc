@@ -11,22 +11,29 @@ namespace meshwright::runtime {
 namespace {
 
 using planner::OpKind;
-using Uses = std::map<std::pair<OpKind, planner::DType>, int64_t>;
+using Kind = std::pair<OpKind, planner::DType>;
 
-/// Bytes of the largest operand: the output of a gather, the input of a scatter.
+/// Operations of one communicator by the bytes of their largest operand: the output of a gather,
+/// the input of a scatter.
+using Uses = std::map<Kind, std::set<int64_t>>;
+
 void Count(const planner::Block& block, const planner::Op& op, Uses& uses) {
   const OpKind kind = op.kind == OpKind::kRecv ? OpKind::kSend : op.kind;
+  int64_t bytes = 0;
+  planner::DType dtype{};
   for (const planner::Operand& operand : op.operands) {
     if (operand.tensor < 0) continue;
     const planner::TensorView& view = block.tensors[static_cast<size_t>(operand.tensor)];
-    int64_t& bytes = uses[{kind, view.dtype}];
     bytes = std::max(bytes, view.bytes());
+    dtype = view.dtype;
   }
+  if (bytes > 0) uses[{kind, dtype}].insert(bytes);
 }
 
 }  // namespace
 
-std::vector<std::vector<GroupUse>> UsesOfGroups(const planner::Programs& programs) {
+std::vector<std::vector<GroupUse>> UsesOfGroups(const planner::Programs& programs,
+                                                const CountsForGroup& counts) {
   // By program and class-local communicator first: ranks share programs.
   std::vector<std::map<int32_t, Uses>> by_program(programs.programs.size());
   for (size_t p = 0; p < programs.programs.size(); ++p) {
@@ -37,14 +44,16 @@ std::vector<std::vector<GroupUse>> UsesOfGroups(const planner::Programs& program
       }
     }
   }
-  std::vector<Uses> by_group(programs.groups.size());
+  std::vector<std::map<Kind, int64_t>> by_group(programs.groups.size());
   for (const planner::RankBinding& binding : programs.ranks) {
     for (const auto& [local, uses] : by_program[static_cast<size_t>(binding.program)]) {
       if (local < 0 || static_cast<size_t>(local) >= binding.groups.size()) continue;
-      Uses& group = by_group[static_cast<size_t>(binding.groups[static_cast<size_t>(local)])];
-      for (const auto& [what, bytes] : uses) {
-        int64_t& most = group[what];
-        most = std::max(most, bytes);
+      const auto g = static_cast<size_t>(binding.groups[static_cast<size_t>(local)]);
+      for (const auto& [what, sizes] : uses) {
+        for (const int64_t bytes : sizes) {
+          if (counts && !counts(g, bytes, what.second)) continue;
+          by_group[g][what] = std::max(by_group[g][what], bytes);
+        }
       }
     }
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "planner/ir/program.h"
@@ -18,8 +19,13 @@ struct GroupUse {
   friend bool operator==(const GroupUse&, const GroupUse&) = default;
 };
 
-/// By group, in a fixed order. A message counts once, as kSend. Equal on all ranks.
-std::vector<std::vector<GroupUse>> UsesOfGroups(const planner::Programs& programs);
+/// Whether an operation of so many bytes, as in GroupUse, on a group counts.
+using CountsForGroup = std::function<bool(size_t group, int64_t bytes, planner::DType dtype)>;
+
+/// By group, in a fixed order. A message counts once, as kSend. Equal on all ranks if `counts` is;
+/// empty: everything counts.
+std::vector<std::vector<GroupUse>> UsesOfGroups(const planner::Programs& programs,
+                                                const CountsForGroup& counts = {});
 
 /// Groups of more than one rank, in batches of one kind whose groups share no rank: a batch can be
 /// split from the world by one call. Indices in increasing order; batches by their first index.

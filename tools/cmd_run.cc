@@ -277,10 +277,9 @@ Status RunGpuRank(const RunArguments& a, const Job& job, const runtime::LaunchFa
   gpu.deterministic = job.plan.deterministic;
   gpu.tune = !a.no_tune;
   gpu.time_ops = a.op_times;
-  if (a.peer_copies == "off") gpu.peer_copies_from.reset();
   if (a.peer_copies != "on") {
-    gpu.peer_copies_of = {a.peer_copies == "tensor", a.peer_copies == "data",
-                          a.peer_copies == "edges"};
+    gpu.peer_copies = {a.peer_copies == "tensor", a.peer_copies == "data", a.peer_copies == "edges",
+                       std::nullopt};
   }
   gpu.tensor_ctas = static_cast<int>(a.tensor_ctas);
   gpu.data_ctas = static_cast<int>(a.data_ctas);

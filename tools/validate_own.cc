@@ -28,22 +28,22 @@ constexpr int64_t kMostRanks = 4096;
 constexpr int64_t kMostPasses = 100'000;  // micro-batches x chunks
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-/// "15 13": layers of each virtual stage; blank: even.
-Result<std::vector<int64_t>> StageLayers(const MeasuredRow& row) {
-  std::vector<int64_t> layers;
-  std::istringstream text(row.Text("stage_layers"));
+/// Whole numbers from 1 on with spaces between them; blank: none.
+Result<std::vector<int64_t>> Numbers(const MeasuredRow& row, const std::string& column) {
+  std::vector<int64_t> numbers;
+  std::istringstream text(row.Text(column));
   for (std::string word; text >> word;) {
     int64_t n = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), n);
-    if (error != std::errc() || end != word.data() + word.size()) {
+    if (error != std::errc() || end != word.data() + word.size() || n < 1) {
       return InvalidInput(
-          fmt::format("row {} (line {}), column stage_layers: found '{}'; allowed: whole numbers "
+          fmt::format("row {} (line {}), column {}: found '{}'; allowed: whole numbers from 1 on "
                       "with spaces between them",
-                      row.id, row.line, row.Text("stage_layers")));
+                      row.id, row.line, column, row.Text(column)));
     }
-    layers.push_back(n);
+    numbers.push_back(n);
   }
-  return layers;
+  return numbers;
 }
 
 Result<planner::SplitRequest> RequestOf(const RowCase& row) {
@@ -88,7 +88,9 @@ Result<planner::SplitRequest> RequestOf(const RowCase& row) {
 Result<Evaluation> EvaluateRow(const MeasuredRow& row, const RowCase& made,
                                const ClusterOptions& where, Output& output) {
   MW_ASSIGN_OR_RETURN(planner::SplitRequest request, RequestOf(made));
-  MW_ASSIGN_OR_RETURN(request.layers, StageLayers(row));
+  MW_ASSIGN_OR_RETURN(request.layers, Numbers(row, "stage_layers"));
+  MW_ASSIGN_OR_RETURN(const std::vector<int64_t> chunks, Numbers(row, "tensor_chunks"));
+  if (!chunks.empty()) request.tensor_chunks = chunks.front();
   planner::ModelSpec model;
   model.name = row.Text("model");
   model.modules = {made.inputs.module};

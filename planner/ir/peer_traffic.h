@@ -5,11 +5,15 @@
 #include <cstdint>
 
 #include "planner/ir/dtype.h"
+#include "planner/ir/program.h"
 
 namespace meshwright::planner {
 
-/// Below, NCCL is faster (2 x H200). Bytes of an operation as PeerTrafficPossible has them.
-inline constexpr int64_t kPeerCopiesFrom = int64_t{1} << 20;
+/// Least bytes of an operation, as PeerTrafficPossible has them: below, NCCL with the thread blocks
+/// of its class is faster (2 x H200, cost_models/h200_runs.md; an edge has one block).
+constexpr int64_t PeerCopiesFrom(CommunicatorKind kind) {
+  return int64_t{kind == CommunicatorKind::kEdge ? 1 : 4} << 20;
+}
 
 /// `bytes`: whole buffer of an all-reduce, output of an all-gather, input of a reduce-scatter, else
 /// what goes one way. Parts and sums take 16 bytes at a time.

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "planner/lower/passes.h"
@@ -33,9 +35,17 @@ class SliceOverlapper {
       if (nodes_[i].kind == OpKind::kAllGather) FindConsumer(i);
       if (nodes_[i].kind == OpKind::kReduceScatter) FindProducer(i);
     }
+    for (auto& [i, gather] : gathers_) FindCover(i, gather);
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (const auto gather = gathers_.find(i); gather != gathers_.end()) {
         EmitGather(nodes_[i], gather->second);
+        if (gather->second.cover >= 0) {
+          graph_.nodes.push_back(nodes_[static_cast<size_t>(gather->second.cover)]);
+        }
+      } else if (covers_.contains(i)) {
+        continue;
+      } else if (nodes_[i].kind == OpKind::kAllGather) {
+        Prefetch(nodes_[i]);
       } else if (const auto consumer = consumers_.find(i); consumer != consumers_.end()) {
         EmitConsumer(nodes_[i], gathers_.at(consumer->second));
       } else if (const auto producer = producers_.find(i); producer != producers_.end()) {
@@ -54,6 +64,7 @@ class SliceOverlapper {
     int own = -1;         ///< the rank's slice, before it is gathered
     int other = -1;       ///< the other rank's slice, once it has come
     bool shared = false;  ///< the whole is read elsewhere, too
+    int64_t cover = -1;   ///< a product that goes beside the swap, by its index; -1: none
   };
   struct Scatter {
     int own = -1;       ///< this rank's part of the sum of its own slice
@@ -108,12 +119,66 @@ class SliceOverlapper {
     scatters_[i] = {};
   }
 
+  /// The last weight gradient in front of the gather at `i` depends on nothing that comes between
+  /// and goes beside its swap instead: nothing else is there that needs neither.
+  void FindCover(size_t i, Gather& gather) {
+    for (size_t w = i; w-- > 0;) {
+      if (gathers_.contains(w)) return;
+      if (nodes_[w].kind != OpKind::kLinearWeightGrad) continue;
+      for (size_t k = w + 1; k < i; ++k) {
+        if (Touches(nodes_[k], nodes_[w])) return;
+      }
+      gather.cover = static_cast<int64_t>(w);
+      covers_.insert(w);
+      return;
+    }
+  }
+
+  /// `later` changes what `earlier` uses, or uses what that changes.
+  bool Touches(const Node& later, const Node& earlier) const {
+    for (const Operand& a : later.operands) {
+      for (const Operand& b : earlier.operands) {
+        const bool same = a.tensor >= 0 && b.tensor >= 0 &&
+                          graph_.tensor(a.tensor).storage == graph_.tensor(b.tensor).storage;
+        if (same && (Writes(a.access) || Writes(b.access))) return true;
+      }
+    }
+    return false;
+  }
+
+  /// A gather that no product waits for at once goes right behind the last swap for a product, to
+  /// be done when it is needed; with the pass over rows that makes what it gathers, if there is
+  /// one.
+  void Prefetch(const Node& gather) {
+    auto& nodes = graph_.nodes;
+    if (prefetch_at_ == 0) {
+      nodes.push_back(gather);
+      return;
+    }
+    size_t moved = 0;  // nodes at the end that go along
+    if (nodes.size() > prefetch_at_ && nodes.back().kind == OpKind::kNormApply &&
+        Tensor(nodes.back(), 4) == Tensor(gather, 0)) {
+      moved = 1;
+    }
+    nodes.push_back(gather);
+    ++moved;
+    const auto end = static_cast<std::ptrdiff_t>(nodes.size() - moved);
+    for (std::ptrdiff_t k = end; k-- > static_cast<std::ptrdiff_t>(prefetch_at_);) {
+      for (size_t m = 0; m < moved; ++m) {
+        if (Touches(nodes[static_cast<size_t>(end) + m], nodes[static_cast<size_t>(k)])) return;
+      }
+    }
+    std::rotate(nodes.begin() + static_cast<std::ptrdiff_t>(prefetch_at_), nodes.begin() + end,
+                nodes.end());
+  }
+
   void EmitGather(const Node& node, Gather& gather) {
     const int whole = Tensor(node, 1);
     gather.other = gather.shared ? RowChunk(graph_, whole, other_, 2) : New(whole, ".other");
     for (int64_t c = 0; c < chunks_; ++c) {
       EmitSwap(ChunkOf(gather.own, c), ChunkOf(gather.other, c), node.attributes);
     }
+    prefetch_at_ = graph_.nodes.size();
     if (!gather.shared) return;
     Node copy{OpKind::kCopy,
               {Read(gather.own), Write(RowChunk(graph_, whole, own_, 2))},
@@ -121,6 +186,7 @@ class SliceOverlapper {
               Cut::kNone,
               true};
     graph_.nodes.push_back(std::move(copy));
+    prefetch_at_ = graph_.nodes.size();
   }
 
   /// The rank's own rows first: they have been there from the start.
@@ -188,6 +254,8 @@ class SliceOverlapper {
   std::map<size_t, size_t> consumers_;  ///< product -> its gather
   std::map<size_t, Scatter> scatters_;  ///< by node
   std::map<size_t, size_t> producers_;  ///< product -> its scatter
+  std::set<size_t> covers_;             ///< weight gradients that gathers emit
+  size_t prefetch_at_ = 0;  ///< in the new nodes: behind the last swap for a product; 0: none yet
 };
 
 }  // namespace

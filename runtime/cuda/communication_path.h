@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -32,11 +33,9 @@ class Path {
 
 /// Channels of `copied` among `groups` of which ranks 0 and 1 are the members; what they carry is
 /// said by FollowRate. Called by all ranks, as PeerCopies::Connect.
-inline Result<std::unique_ptr<PeerCopies>> ConnectForRates(Communicator& world,
-                                                           std::vector<planner::Group> groups,
-                                                           const std::vector<int32_t>& copied,
-                                                           const CudaDevice& device,
-                                                           std::byte* arena, int64_t least_bytes) {
+inline Result<std::unique_ptr<PeerCopies>> ConnectForRates(
+    Communicator& world, std::vector<planner::Group> groups, const std::vector<int32_t>& copied,
+    const CudaDevice& device, std::byte* arena, std::optional<int64_t> least_bytes) {
   planner::Programs programs;
   programs.groups = std::move(groups);
   for (size_t g = 0; g < programs.groups.size(); ++g) {

@@ -134,7 +134,14 @@ Status GpuRun::MakeCommunicators() {
   nccl.observer = tracker_.get();
   MW_ASSIGN_OR_RETURN(const int64_t before, UsedBytes());
   MW_ASSIGN_OR_RETURN(nccl_, NcclWorld::Create(store_, nccl, gpu_.device));
-  MW_RETURN_IF_ERROR(nccl_->MakeGroups(programs_.groups, UsesOfGroups(programs_)));
+  const auto channel = [&](size_t g) { return copies_ ? copies_->channel(g) : nullptr; };
+  const auto by_nccl = [&](size_t g, int64_t bytes, planner::DType dtype) {
+    return channel(g) == nullptr || !channel(g)->Takes(bytes, dtype);
+  };
+  MW_RETURN_IF_ERROR(nccl_->MakeGroups(programs_.groups, UsesOfGroups(programs_, by_nccl)));
+  for (size_t g = 0; g < programs_.groups.size(); ++g) {
+    if (channel(g) != nullptr) nccl_->group(g)->UsePeerChannel(channel(g));
+  }
   MW_ASSIGN_OR_RETURN(const int64_t after, UsedBytes());
   nccl_bytes_ = after - before;
   std::vector<int> sizes;
@@ -148,7 +155,6 @@ Status GpuRun::MakeCommunicators() {
 Status GpuRun::MakeMemory() {
   const planner::ArenaLayout& layout = setup_.context.program->arena;
   MW_ASSIGN_OR_RETURN(library_bytes_, UsedBytes());
-  library_bytes_ -= nccl_bytes_;
   size_t free = 0, total = 0;
   MW_CUDA_CALL(cudaMemGetInfo(&free, &total));
   if (static_cast<size_t>(layout.size) > free) {
@@ -167,17 +173,11 @@ Status GpuRun::MakeMemory() {
 }
 
 Status GpuRun::ConnectPeers() {
-  if (!gpu_.peer_copies_from || world_.size() == 1) return Status::Ok();
-  PeerCopyOptions options;
-  options.least_bytes = *gpu_.peer_copies_from;
-  options.tensor = gpu_.peer_copies_of.tensor;
-  options.data = gpu_.peer_copies_of.data;
-  options.edges = gpu_.peer_copies_of.edges;
-  MW_ASSIGN_OR_RETURN(
-      copies_, PeerCopies::Connect(world_, programs_, gpu_.device, arena_.data(), options));
-  for (size_t g = 0; g < programs_.groups.size(); ++g) {
-    if (PeerChannel* channel = copies_->channel(g)) nccl_->group(g)->UsePeerChannel(channel);
-  }
+  if (!gpu_.peer_copies.any() || world_.size() == 1) return Status::Ok();
+  const PeerCopyOptions options{gpu_.peer_copies.least_bytes, gpu_.peer_copies.tensor,
+                                gpu_.peer_copies.data, gpu_.peer_copies.edges};
+  MW_ASSIGN_OR_RETURN(copies_,
+                      PeerCopies::Connect(world_, programs_, gpu_.device, arena_.data(), options));
   return Status::Ok();
 }
 
@@ -224,9 +224,9 @@ Status GpuRun::SetUp() {
   MW_RETURN_IF_ERROR(OpenDevice());
   device_->gemm().set_tune(gpu_.tune);
   MW_RETURN_IF_ERROR(PrepareKernels(programs_, setup_, store_, *device_));
-  MW_RETURN_IF_ERROR(MakeCommunicators());
   MW_RETURN_IF_ERROR(MakeMemory());
   MW_RETURN_IF_ERROR(ConnectPeers());
+  MW_RETURN_IF_ERROR(MakeCommunicators());
   MW_RETURN_IF_ERROR(lanes_.Create(setup_, kLanes));
   recorder_ = std::make_unique<StepRecorder>(programs_, rank_, options_);
   MW_RETURN_IF_ERROR(timer_.Create(setup_, *device_));

@@ -174,14 +174,16 @@ Status PeerCopies::Open(const planner::Programs& programs, int rank, size_t grou
     return PairSide{&programs.programs[static_cast<size_t>(binding.program)],
                     LocalOf(binding, group), at};
   };
-  MW_ASSIGN_OR_RETURN(
-      auto ops, PairOps(side(rank, position), side(partner, 1 - position), options.least_bytes));
+  const int64_t least_bytes =
+      options.least_bytes.value_or(planner::PeerCopiesFrom(programs.groups[group].kind));
+  MW_ASSIGN_OR_RETURN(auto ops,
+                      PairOps(side(rank, position), side(partner, 1 - position), least_bytes));
   if (!ops) return Status::Ok();  // the same on both ranks; NCCL will say what does not match
   const Mapping& mapping = *mappings_[static_cast<size_t>(partner)];
   const int64_t at = static_cast<int64_t>(group) * PeerChannel::kCounterBytes;
   channels_[group] = std::make_unique<PeerChannel>(
       PeerChannel::Ends{position, mapping.arena, counters_.data() + at, mapping.counters + at},
-      options.least_bytes);
+      least_bytes);
   return channels_[group]->Follow(*std::move(ops));
 }
 

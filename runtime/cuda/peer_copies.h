@@ -14,8 +14,9 @@
 namespace meshwright::runtime::cuda {
 
 struct PeerCopyOptions {
-  int64_t least_bytes = planner::kPeerCopiesFrom;  ///< smaller operations go by NCCL
-  bool tensor = true, data = true, edges = true;   ///< kinds of groups
+  /// Smaller operations go by NCCL; absent: planner::PeerCopiesFrom.
+  std::optional<int64_t> least_bytes;
+  bool tensor = true, data = true, edges = true;  ///< kinds of groups
 };
 
 /// A rank's side of a group of two.

@@ -323,6 +323,36 @@ TEST(Lower, TensorRanksBeginWithTheirOwnSliceOfTheSequence) {
   EXPECT_LE(programs.front().arena.size, ProgramsInSlices(1).front().arena.size);
 }
 
+TEST(Lower, SwapsOfGradientsGoBesideProductsThatDoNotNeedThem) {
+  const std::vector<RankProgram> programs = ProgramsInSlices(2);
+  const auto block = std::find_if(programs[1].blocks.begin(), programs[1].blocks.end(),
+                                  [](const Block& b) { return b.name == "layer.0/backward/none"; });
+  ASSERT_NE(block, programs[1].blocks.end());
+  const auto& ops = block->ops;
+  const auto next = [&](OpKind kind, std::ptrdiff_t from) {
+    return std::find_if(ops.begin() + from, ops.end(),
+                        [&](const Op& op) { return op.kind == kind; }) -
+           ops.begin();
+  };
+  // What the weight gradient of qkv needs is gathered while attention runs.
+  const auto attention = next(OpKind::kAttentionGrad, 0);
+  EXPECT_EQ(std::count_if(ops.begin(), ops.begin() + attention,
+                          [](const Op& op) { return op.kind == OpKind::kAllGather; }),
+            2);
+  // Between the norms: a swap, a weight gradient beside it, then the products over the slices.
+  const auto norm = next(OpKind::kNormGrad, 0);
+  const auto swap = next(OpKind::kSwap, norm);
+  const auto cover = next(OpKind::kLinearWeightGrad, swap);
+  const auto product = next(OpKind::kLinearInputGrad, norm);
+  EXPECT_LT(swap, cover);
+  EXPECT_LT(cover, product);
+  EXPECT_EQ(std::count(ops[static_cast<size_t>(product)].waits.begin(),
+                       ops[static_cast<size_t>(product)].waits.end(),
+                       ops[static_cast<size_t>(swap)].signal),
+            0)
+      << "the own rows need no traffic";
+}
+
 TEST(Lower, ChunksOfTensorTrafficNeedAllReduces) {
   SplitRequest r;
   r.global_batch = 1;

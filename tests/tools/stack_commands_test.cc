@@ -243,6 +243,12 @@ TEST_F(ValidateTest, BadTablesAreBadInput) {
   const CliResult layers = Meshwright("validate --rows " + Write("bad.csv", bad) + own);
   EXPECT_EQ(layers.exit, 2);
   EXPECT_THAT(layers.err, HasSubstr("stage_layers"));
+  const std::string half =
+      "id,model,gpu,gpus,seq,micro_batch,global_batch,tensor_chunks\n"
+      "X-1,gpt2,H200,1,1024,1,1,0.5\n";
+  const CliResult chunks = Meshwright("validate --rows " + Write("half.csv", half) + own);
+  EXPECT_EQ(chunks.exit, 2);
+  EXPECT_THAT(chunks.err, HasSubstr("tensor_chunks"));
 
   EXPECT_EQ(Meshwright("validate --rows /nowhere.csv").exit, 2);
   const CliResult ragged = Meshwright("validate --rows " + Write("ragged.csv", "id,model\nX-1\n"));

@@ -103,7 +103,7 @@ class RankBench {
     communicator_ = MakeStoreWorld(store, {});
     MW_ASSIGN_OR_RETURN(copies_,
                         ConnectForRates(*communicator_, groups_, {kTensor, kData, kEdge}, *device_,
-                                        arena_.data(), planner::kPeerCopiesFrom));
+                                        arena_.data(), std::nullopt));
     for (const size_t g : {kTensor, kData, kEdge}) {
       if (copies_->channel(g) != nullptr) world_->group(g)->UsePeerChannel(copies_->channel(g));
     }

@@ -62,7 +62,7 @@ struct GpuJobOptions {
   bool trace = false;
   bool tune = false;
   bool time_ops = false;
-  std::optional<int64_t> peer_copies_from = runtime::GpuOptions().peer_copies_from;
+  runtime::GpuOptions::PeerCopies peer_copies;
   std::string data = "mock";
   /// On rank `rank`, after each step.
   std::function<void(int rank, int64_t step)> after_step;
@@ -138,7 +138,7 @@ inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& 
       gpu.deterministic = o.deterministic;
       gpu.tune = o.tune;
       gpu.time_ops = o.time_ops;
-      gpu.peer_copies_from = o.peer_copies_from;
+      gpu.peer_copies = o.peer_copies;
       NotedSource noted(*data, &note.began_s);
       auto executed = runtime::ExecuteOnGpu(programs, *store, *world, noted, options, gpu);
       note.ended_s = SteadySeconds();

@@ -114,8 +114,7 @@ Programs ProgramsOf(const std::string& model, const Split& split, DType dtype) {
 
 testing::GpuJobOptions OptionsOf(const Split& split) {
   testing::GpuJobOptions options;
-  options.peer_copies_from.reset();
-  if (split.copies) options.peer_copies_from = 0;
+  options.peer_copies = {split.copies, split.copies, split.copies, 0};
   return options;
 }
 
