@@ -133,6 +133,14 @@ struct KernelFit {
   friend bool operator==(const KernelFit&, const KernelFit&) = default;
 };
 
+/// Device memory of a rank of our own runtime beside context and libraries.
+struct RunMemory {
+  Sourced<Bytes> communicators;  ///< of a rank that has any, with what kernels load as they run
+  Sourced<Bytes> cta;            ///< of each thread block of each communicator for collectives
+  Sourced<Bytes> edge;           ///< of each communicator for messages
+  friend bool operator==(const RunMemory&, const RunMemory&) = default;
+};
+
 /// Host time to issue an op.
 struct IssueCost {
   Sourced<Seconds> kernel;
@@ -176,6 +184,7 @@ struct GpuModel {
   Sourced<Bytes> cta_collective_memory;  ///< of each communicator and CTA at its first collective
   Sourced<Bytes> cta_message_memory;  ///< of each communicator and CTA at its first send or receive
   Sourced<int64_t> default_ctas;      ///< of a communicator whose CTAs are not limited
+  std::optional<RunMemory> run_memory;  ///< before the four above for our own runtime
   friend bool operator==(const GpuModel&, const GpuModel&) = default;
 };
 

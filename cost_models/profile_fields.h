@@ -93,6 +93,13 @@ Status VisitKernelFit(A& archive, T& item) {
 }
 
 template <typename A, typename T>
+Status VisitRunMemory(A& archive, T& memory) {
+  MW_RETURN_IF_ERROR(archive.Value("communicators", memory.communicators, kSize));
+  MW_RETURN_IF_ERROR(archive.Value("cta", memory.cta, kSize));
+  return archive.Value("edge", memory.edge, kSize);
+}
+
+template <typename A, typename T>
 Status VisitIssue(A& archive, T& issue) {
   MW_RETURN_IF_ERROR(archive.Value("kernel", issue.kernel, kTime));
   MW_RETURN_IF_ERROR(archive.Value("product", issue.product, kTime));
@@ -196,7 +203,8 @@ Status VisitGpu(A& archive, T& gpu) {
   MW_RETURN_IF_ERROR(archive.Value("cta_collective_memory", gpu.cta_collective_memory, kSize));
   MW_RETURN_IF_ERROR(archive.Value("cta_message_memory", gpu.cta_message_memory, kSize));
   MW_RETURN_IF_ERROR(archive.Value("default_ctas", gpu.default_ctas, kCount));
-  return Status::Ok();
+  return archive.Optional("run_memory", gpu.run_memory,
+                          [](auto& a, auto& x) { return VisitRunMemory(a, x); });
 }
 
 template <typename A, typename T>

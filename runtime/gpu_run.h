@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/ir/peer_traffic.h"
 #include "planner/ir/program.h"
 #include "runtime/communicator.h"
 #include "runtime/data_source.h"
@@ -21,10 +22,10 @@ struct GpuOptions {
   /// Time GEMM algorithms before the first step and take the best; otherwise the library's first
   /// proposal.
   bool tune = true;
-  /// Thread blocks of NCCL operations by kind of group. Exposed tensor traffic wants bandwidth; a
-  /// message that waits holds its SMs, which slows the products beside it. Best on 2 x H200 of
-  /// 16, 24, 32; 4, 8, 16; 1, 2, 4 (cost_models/h200_runs.md).
-  int tensor_ctas = 32, data_ctas = 8, edge_ctas = 1;
+  /// Thread blocks of NCCL operations by kind of group.
+  int tensor_ctas = planner::NcclCtas(planner::CommunicatorKind::kTensor);
+  int data_ctas = planner::NcclCtas(planner::CommunicatorKind::kData);
+  int edge_ctas = planner::NcclCtas(planner::CommunicatorKind::kEdge);
   /// Kinds of groups of two ranks of a host whose traffic goes by copy engines instead of NCCL.
   struct PeerCopies {
     bool tensor = true, data = true, edges = true;

@@ -51,7 +51,7 @@ std::vector<std::vector<GroupUse>> UsesOfGroups(const planner::Programs& program
       const auto g = static_cast<size_t>(binding.groups[static_cast<size_t>(local)]);
       for (const auto& [what, sizes] : uses) {
         for (const int64_t bytes : sizes) {
-          if (counts && !counts(g, bytes, what.second)) continue;
+          if (counts && !counts(g, {what.first, what.second, bytes})) continue;
           by_group[g][what] = std::max(by_group[g][what], bytes);
         }
       }

@@ -19,8 +19,8 @@ struct GroupUse {
   friend bool operator==(const GroupUse&, const GroupUse&) = default;
 };
 
-/// Whether an operation of so many bytes, as in GroupUse, on a group counts.
-using CountsForGroup = std::function<bool(size_t group, int64_t bytes, planner::DType dtype)>;
+/// Whether an operation, with its own bytes, on a group counts.
+using CountsForGroup = std::function<bool(size_t group, const GroupUse& use)>;
 
 /// By group, in a fixed order. A message counts once, as kSend. Equal on all ranks if `counts` is;
 /// empty: everything counts.

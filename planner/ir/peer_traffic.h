@@ -1,5 +1,5 @@
-// Which traffic of a pair of GPUs copy engines carry instead of NCCL; the runtime does so and
-// predictions count on it.
+// How communication of GPU ranks is carried: NCCL's thread blocks by class, and which traffic of a
+// pair goes by copy engines instead. The runtime does so and predictions count on it.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,28 @@
 
 namespace meshwright::planner {
 
-/// Least bytes of an operation, as PeerTrafficPossible has them: below, NCCL with the thread blocks
-/// of its class is faster (2 x H200, cost_models/h200_runs.md; an edge has one block).
-constexpr int64_t PeerCopiesFrom(CommunicatorKind kind) {
-  return int64_t{kind == CommunicatorKind::kEdge ? 1 : 4} << 20;
+/// Thread blocks (CTAs) of NCCL on a communicator of `kind`. Exposed tensor traffic wants
+/// bandwidth; a message that waits holds its SMs, which slows the products beside it. Best on 2 x
+/// H200 of 16, 24, 32; 4, 8, 16; 1, 2, 4 (cost_models/h200_runs.md).
+constexpr int NcclCtas(CommunicatorKind kind) {
+  switch (kind) {
+    case CommunicatorKind::kTensor:
+      return 32;
+    case CommunicatorKind::kData:
+      return 8;
+    case CommunicatorKind::kEdge:
+      return 1;
+    default:
+      return 4;
+  }
+}
+
+/// Least bytes of an operation, as PeerTrafficPossible has them: below, NCCL with its thread blocks
+/// is faster alone (2 x H200, cost_models/h200_runs.md). A swap runs beside products, where NCCL is
+/// not.
+constexpr int64_t PeerCopiesFrom(CommunicatorKind kind, OpKind op) {
+  if (kind == CommunicatorKind::kEdge) return int64_t{1} << 20;
+  return int64_t{op == OpKind::kSwap ? 4 : 16} << 20;
 }
 
 /// `bytes`: whole buffer of an all-reduce, output of an all-gather, input of a reduce-scatter, else

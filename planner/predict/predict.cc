@@ -6,6 +6,7 @@
 #include <map>
 
 #include "cost_models/simulate.h"
+#include "planner/ir/peer_traffic.h"
 #include "planner/predict/model_flops.h"
 #include "planner/predict/task_graph.h"
 
@@ -85,6 +86,15 @@ Bytes OutsideBytes(const RankProgram& program, const cost::DeviceProfile& profil
   if (!profile.gpu) return Bytes(0);
   const cost::GpuModel& gpu = *profile.gpu;
   Bytes bytes = gpu.context_memory.value + gpu.library_memory.value;
+  if (gpu.run_memory && !program.communicators.empty()) {
+    const cost::RunMemory& memory = *gpu.run_memory;
+    bytes += memory.communicators.value;
+    for (const CommunicatorInfo& c : program.communicators) {
+      const bool messages = c.kind == CommunicatorKind::kEdge;
+      bytes += messages ? memory.edge.value : NcclCtas(c.kind) * memory.cta.value;
+    }
+    return bytes;
+  }
   if (!program.communicators.empty()) bytes += gpu.communicator_memory.value;
   const int64_t ctas = gpu.default_ctas.value;
   for (const CommunicatorInfo& c : program.communicators) {

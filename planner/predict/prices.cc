@@ -54,7 +54,7 @@ cost::CollectiveWork TrafficWork(const OpWork& of, CommunicatorKind kind, OpKind
                                  const cost::PathFacts& path) {
   cost::CollectiveWork work{KindOf(op), Bytes(of.message_bytes), TrafficOf(kind)};
   const bool copies = work.traffic && path.ranks == 2 && path.hosts == 1 &&
-                      of.message_bytes >= PeerCopiesFrom(kind) &&
+                      of.message_bytes >= PeerCopiesFrom(kind, op) &&
                       PeerTrafficPossible(of.message_bytes, of.dtype);
   if (copies) work.carrier = cost::Carrier::kCopyEngines;
   if (op != OpKind::kSwap) return work;

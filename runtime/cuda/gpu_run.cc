@@ -135,8 +135,8 @@ Status GpuRun::MakeCommunicators() {
   MW_ASSIGN_OR_RETURN(const int64_t before, UsedBytes());
   MW_ASSIGN_OR_RETURN(nccl_, NcclWorld::Create(store_, nccl, gpu_.device));
   const auto channel = [&](size_t g) { return copies_ ? copies_->channel(g) : nullptr; };
-  const auto by_nccl = [&](size_t g, int64_t bytes, planner::DType dtype) {
-    return channel(g) == nullptr || !channel(g)->Takes(bytes, dtype);
+  const auto by_nccl = [&](size_t g, const GroupUse& use) {
+    return channel(g) == nullptr || !channel(g)->Takes(use.kind, use.bytes, use.dtype);
   };
   MW_RETURN_IF_ERROR(nccl_->MakeGroups(programs_.groups, UsesOfGroups(programs_, by_nccl)));
   for (size_t g = 0; g < programs_.groups.size(); ++g) {

@@ -116,8 +116,9 @@ Status NcclCommunicator::Put(const Call& call, cudaStream_t stream, const Enqueu
   return Status::Ok();
 }
 
-bool NcclCommunicator::ByCopies(const Call& call) const {
-  return channel_ != nullptr && channel_->Takes(call.bytes, call.dtype);  // the same on both ranks
+bool NcclCommunicator::ByCopies(planner::OpKind kind, const Call& call) const {
+  return channel_ != nullptr &&
+         channel_->Takes(kind, call.bytes, call.dtype);  // the same on both ranks
 }
 
 /// As Put, with operations of the peer channel, which have a status of their own.
@@ -144,7 +145,7 @@ Status NcclCommunicator::AllReduce(std::byte* buffer, int64_t count, DType dtype
   const Call call{CommOp::kAllReduce, "ncclAllReduce", count, count * planner::SizeOf(dtype),
                   dtype};
   if (size() == 1) return Check(call);
-  if (ByCopies(call)) {
+  if (ByCopies(planner::OpKind::kAllReduce, call)) {
     return PutCopies(call, stream,
                      [&] { return channel_->AllReduce(buffer, count, dtype, stream); });
   }
@@ -162,7 +163,7 @@ Status NcclCommunicator::AllGather(const std::byte* in, std::byte* out, int64_t 
     MW_RETURN_IF_ERROR(Check(call));
     return Copy(in, out, call.bytes, stream);
   }
-  if (ByCopies(call)) {
+  if (ByCopies(planner::OpKind::kAllGather, call)) {
     return PutCopies(call, stream,
                      [&] { return channel_->AllGather(in, out, call.bytes / 2, stream); });
   }
@@ -179,7 +180,7 @@ Status NcclCommunicator::ReduceScatter(const std::byte* in, std::byte* out, int6
     MW_RETURN_IF_ERROR(Check(call));
     return Copy(in, out, call.bytes, stream);
   }
-  if (ByCopies(call)) {
+  if (ByCopies(planner::OpKind::kReduceScatter, call)) {
     return PutCopies(call, stream,
                      [&] { return channel_->ReduceScatter(in, out, count, dtype, stream); });
   }
@@ -204,7 +205,7 @@ Status NcclCommunicator::Swap(const std::byte* in, std::byte* out, int64_t count
                               cudaStream_t stream) {
   const Call call{CommOp::kSwap, "ncclGroupEnd", count, count * planner::SizeOf(dtype), dtype};
   MW_RETURN_IF_ERROR(CheckPair(size(), name()));
-  if (ByCopies(call)) {
+  if (ByCopies(planner::OpKind::kSwap, call)) {
     return PutCopies(call, stream, [&] { return channel_->Swap(out, call.bytes, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
@@ -223,7 +224,7 @@ Status NcclCommunicator::Swap(const std::byte* in, std::byte* out, int64_t count
 Status NcclCommunicator::Send(const std::byte* buffer, int64_t count, DType dtype, int peer,
                               cudaStream_t stream) {
   const Call call{CommOp::kSend, "ncclSend", count, count * planner::SizeOf(dtype), dtype, peer};
-  if (ByCopies(call)) {
+  if (ByCopies(planner::OpKind::kSend, call)) {
     return PutCopies(call, stream, [&] { return channel_->Send(call.bytes, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
@@ -234,7 +235,7 @@ Status NcclCommunicator::Send(const std::byte* buffer, int64_t count, DType dtyp
 Status NcclCommunicator::Recv(std::byte* buffer, int64_t count, DType dtype, int peer,
                               cudaStream_t stream) {
   const Call call{CommOp::kRecv, "ncclRecv", count, count * planner::SizeOf(dtype), dtype, peer};
-  if (ByCopies(call)) {
+  if (ByCopies(planner::OpKind::kRecv, call)) {
     return PutCopies(call, stream, [&] { return channel_->Recv(buffer, call.bytes, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/ir/peer_traffic.h"
 #include "planner/ir/program.h"
 #include "runtime/cuda/device_communicator.h"
 #include "runtime/group_use.h"
@@ -22,10 +23,11 @@ struct NcclOptions {
   /// least and most; 0: NCCL chooses by itself. Each costs about 12 MiB of device memory for
   /// collectives, 2 MiB for messages (2 x H200, NCCL 2.28), and an SM of the GEMM that runs beside
   /// it.
-  int tensor_ctas = 32;
-  int data_ctas = 8;
-  int edge_ctas = 1;
-  int other_ctas = 4;  ///< world, key-value copies, tied embeddings
+  int tensor_ctas = planner::NcclCtas(planner::CommunicatorKind::kTensor);
+  int data_ctas = planner::NcclCtas(planner::CommunicatorKind::kData);
+  int edge_ctas = planner::NcclCtas(planner::CommunicatorKind::kEdge);
+  /// World, key-value copies, tied embeddings.
+  int other_ctas = planner::NcclCtas(planner::CommunicatorKind::kWorld);
   /// Told of every operation but those of the warm-up; may be nullptr, else outlives the world.
   DeviceCommunicatorObserver* observer = nullptr;
 };

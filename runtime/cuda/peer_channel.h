@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "planner/ir/peer_traffic.h"
@@ -22,6 +23,17 @@ struct PeerOp {
   int64_t bytes = 0;   ///< whole buffer of an all-reduce, output of an all-gather, input of a
                        ///< reduce-scatter, else what goes one way
   int64_t theirs = 0;  ///< offset in the partner's arena; unused by kSend
+};
+
+/// From how many bytes on a group's operations go by copies.
+struct LeastPeerBytes {
+  planner::CommunicatorKind group{};
+  std::optional<int64_t> bytes;  ///< of every operation; absent: planner::PeerCopiesFrom
+
+  bool Take(planner::OpKind kind, int64_t of, planner::DType dtype) const {
+    return of >= bytes.value_or(planner::PeerCopiesFrom(group, kind)) &&
+           planner::PeerTrafficPossible(of, dtype);
+  }
 };
 
 /// This rank's end of a pair. Both put their operations on one stream each, in the order of `ops`,
@@ -40,14 +52,15 @@ class PeerChannel {
   static constexpr int64_t kCounterBytes = 256;
   static constexpr int64_t kMostStagingBytes = int64_t{32} << 20;
 
-  PeerChannel(const Ends& ends, int64_t least_bytes) : ends_(ends), least_bytes_(least_bytes) {}
+  PeerChannel(const Ends& ends, const LeastPeerBytes& least_bytes)
+      : ends_(ends), least_bytes_(least_bytes) {}
   /// What comes from now on, on both ranks. Allocates memory for what is pulled and then added.
   Status Follow(std::vector<PeerOp> ops);
 
-  int64_t least_bytes() const { return least_bytes_; }
-  /// Of `least_bytes` or more, and possible; the same answer on both ranks.
-  bool Takes(int64_t bytes, planner::DType dtype) const {
-    return bytes >= least_bytes_ && planner::PeerTrafficPossible(bytes, dtype);
+  const LeastPeerBytes& least_bytes() const { return least_bytes_; }
+  /// The same answer on both ranks. kSend and kRecv are one.
+  bool Takes(planner::OpKind kind, int64_t bytes, planner::DType dtype) const {
+    return least_bytes_.Take(kind, bytes, dtype);
   }
 
   /// As of DeviceCommunicator; sums are rounded once, the same bits on both ranks.
@@ -69,7 +82,7 @@ class PeerChannel {
 
   const Ends ends_;
   std::vector<PeerOp> ops_;
-  const int64_t least_bytes_;
+  const LeastPeerBytes least_bytes_;
   DeviceMemory staging_;
   int64_t staging_bytes_ = 0;
   size_t next_ = 0;      ///< index into ops_

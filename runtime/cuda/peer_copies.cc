@@ -74,7 +74,7 @@ OpKind MatchOf(OpKind kind) {
 }
 
 /// With `theirs` as the partner at the other position pulls them.
-Result<std::vector<PeerOp>> OpsOf(const PairSide& side, int64_t least_bytes) {
+Result<std::vector<PeerOp>> OpsOf(const PairSide& side, const LeastPeerBytes& least_bytes) {
   MW_ASSIGN_OR_RETURN(const IssueOrder order, MakeIssueOrder(*side.program));
   std::vector<PeerOp> ops;
   for (const IssuedOp& issued : order.ops) {
@@ -82,9 +82,7 @@ Result<std::vector<PeerOp>> OpsOf(const PairSide& side, int64_t least_bytes) {
     const bool carried = planner::IsCollective(kind) || planner::IsMessage(kind);
     if (!carried || issued.op->attributes.communicator != side.local) continue;
     const PeerOp op = PeerOpOf(issued, side.position);
-    const bool taken =
-        op.bytes >= least_bytes && planner::PeerTrafficPossible(op.bytes, TypeOf(issued));
-    if (taken) ops.push_back(op);
+    if (least_bytes.Take(kind, op.bytes, TypeOf(issued))) ops.push_back(op);
   }
   return ops;
 }
@@ -92,7 +90,7 @@ Result<std::vector<PeerOp>> OpsOf(const PairSide& side, int64_t least_bytes) {
 }  // namespace
 
 Result<std::optional<std::vector<PeerOp>>> PairOps(const PairSide& own, const PairSide& theirs,
-                                                   int64_t least_bytes) {
+                                                   const LeastPeerBytes& least_bytes) {
   MW_ASSIGN_OR_RETURN(std::vector<PeerOp> ops, OpsOf(own, least_bytes));
   MW_ASSIGN_OR_RETURN(const std::vector<PeerOp> others, OpsOf(theirs, least_bytes));
   if (ops.size() != others.size()) return std::optional<std::vector<PeerOp>>();
@@ -174,8 +172,7 @@ Status PeerCopies::Open(const planner::Programs& programs, int rank, size_t grou
     return PairSide{&programs.programs[static_cast<size_t>(binding.program)],
                     LocalOf(binding, group), at};
   };
-  const int64_t least_bytes =
-      options.least_bytes.value_or(planner::PeerCopiesFrom(programs.groups[group].kind));
+  const LeastPeerBytes least_bytes{programs.groups[group].kind, options.least_bytes};
   MW_ASSIGN_OR_RETURN(auto ops,
                       PairOps(side(rank, position), side(partner, 1 - position), least_bytes));
   if (!ops) return Status::Ok();  // the same on both ranks; NCCL will say what does not match

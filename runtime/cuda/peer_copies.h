@@ -28,7 +28,7 @@ struct PairSide {
 /// The ops of `own` that go by copies, in issue order, as PeerChannel::Follow takes them; nullopt
 /// when `theirs` does not match. Errors as of MakeIssueOrder.
 Result<std::optional<std::vector<PeerOp>>> PairOps(const PairSide& own, const PairSide& theirs,
-                                                   int64_t least_bytes);
+                                                   const LeastPeerBytes& least_bytes);
 
 /// The channels of one rank. Buffers of their operations lie in the arena.
 class PeerCopies {

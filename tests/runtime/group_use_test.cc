@@ -57,9 +57,9 @@ TEST(UsesOfGroups, AreThoseOfAllMembersByKindAndType) {
                                             GroupUse{OpKind::kReduceScatter, DType::kF32, 160}));
   EXPECT_THAT(uses[1], ElementsAre(GroupUse{OpKind::kSend, DType::kBf16, 200}));
   EXPECT_THAT(uses[2], IsEmpty());
-  const auto small = UsesOfGroups(programs, [](size_t group, int64_t bytes, DType dtype) {
-    EXPECT_TRUE(dtype == DType::kBf16 || group == 0);
-    return bytes < 100;
+  const auto small = UsesOfGroups(programs, [](size_t group, const GroupUse& use) {
+    EXPECT_TRUE(use.dtype == DType::kBf16 || group == 0);
+    return use.bytes < 100;
   });
   EXPECT_THAT(small[0], ElementsAre(GroupUse{OpKind::kAllReduce, DType::kF32, 40}));
   EXPECT_THAT(small[1], IsEmpty());

@@ -96,7 +96,21 @@ TEST(CommunicationSamples, GoIntoTheFileAndTheProfile) {
   const auto text = topologies::ReadTextFile(MESHWRIGHT_H200_SAMPLES, size_t{1} << 24);
   ASSERT_TRUE(text.ok());
   auto samples = ParseGpuSamples(*text, "samples");
-  ASSERT_TRUE(samples.ok() && !samples->communication);
+  ASSERT_TRUE(samples.ok() && samples->communication);
+  const auto shipped = cost::LoadDeviceProfile("h200-sxm");
+  ASSERT_TRUE(shipped.ok());
+  const auto refitted = cost::FitGpu(*shipped, *samples, "a test");
+  ASSERT_TRUE(refitted.ok()) << refitted.status().message();
+  const auto& traffic = shipped->gpu->traffic;
+  ASSERT_EQ(traffic.size(), refitted->profile.gpu->traffic.size());
+  for (size_t i = 0; i < traffic.size(); ++i) {
+    const cost::TrafficFit& again = refitted->profile.gpu->traffic[i];
+    EXPECT_EQ(traffic[i].latency.value, again.latency.value);
+    ASSERT_EQ(traffic[i].curve.size(), again.curve.size());
+    for (size_t k = 0; k < again.curve.size(); ++k) {
+      EXPECT_EQ(traffic[i].curve[k].efficiency.value, again.curve[k].efficiency.value);
+    }
+  }
   samples->communication = cost::TwoGpus();
   const json written = GpuSamplesJson(*samples);
   const auto read = ParseGpuSamples(written.dump(), "again");
