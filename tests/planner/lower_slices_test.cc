@@ -1,0 +1,86 @@
+// Traffic of two tensor ranks that goes beside products under sequence parallelism.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "planner/lower/lower.h"
+#include "planner/lower/make_plan.h"
+#include "tests/runtime/small_models.h"
+
+namespace meshwright::planner {
+namespace {
+
+/// A program of each tensor rank of a Llama on two with sequence parallelism.
+std::vector<RankProgram> ProgramsInSlices(int64_t chunks) {
+  SplitRequest r;
+  r.tp = 2;
+  r.sequence_parallel = true;
+  r.tensor_chunks = chunks;
+  r.global_batch = 1;
+  r.sequence = 16;
+  return Lower(MakePlan(testing::SmallLlama(), r).value()).value().programs;
+}
+
+TEST(Lower, TensorRanksBeginWithTheirOwnSliceOfTheSequence) {
+  EXPECT_EQ(ProgramsInSlices(1).size(), 1U);
+  const std::vector<RankProgram> programs = ProgramsInSlices(2);
+  ASSERT_EQ(programs.size(), 2U);
+  std::vector<int64_t> first_rows;
+  for (const RankProgram& p : programs) {
+    for (const Block& block : p.blocks) {
+      if (block.name != "layer.0/forward/none") continue;
+      const auto count = [&](OpKind kind) {
+        return std::count_if(block.ops.begin(), block.ops.end(),
+                             [&](const Op& op) { return op.kind == kind; });
+      };
+      // Two gathers and two scatters; each of the four products in two parts.
+      EXPECT_EQ(count(OpKind::kAllGather) + count(OpKind::kReduceScatter), 0);
+      EXPECT_EQ(count(OpKind::kSwap), 4);
+      EXPECT_EQ(count(OpKind::kLinear), 8);
+      EXPECT_EQ(count(OpKind::kAdd), 2);
+      const auto product = std::find_if(block.ops.begin(), block.ops.end(),
+                                        [](const Op& op) { return op.kind == OpKind::kLinear; });
+      EXPECT_TRUE(product->waits.empty()) << "the own rows need no traffic";
+      const TensorView& qkv = block.tensors[static_cast<size_t>(product->operands[3].tensor)];
+      first_rows.push_back(qkv.offset);
+    }
+    EXPECT_EQ(p.arena, programs.front().arena);
+  }
+  ASSERT_EQ(first_rows.size(), 2U);
+  EXPECT_LT(first_rows[0], first_rows[1]);
+  // Less memory than the gathered rows took.
+  EXPECT_LE(programs.front().arena.size, ProgramsInSlices(1).front().arena.size);
+}
+
+TEST(Lower, SwapsOfGradientsGoBesideProductsThatDoNotNeedThem) {
+  const std::vector<RankProgram> programs = ProgramsInSlices(2);
+  const auto block = std::find_if(programs[1].blocks.begin(), programs[1].blocks.end(),
+                                  [](const Block& b) { return b.name == "layer.0/backward/none"; });
+  ASSERT_NE(block, programs[1].blocks.end());
+  const auto& ops = block->ops;
+  const auto next = [&](OpKind kind, std::ptrdiff_t from) {
+    return std::find_if(ops.begin() + from, ops.end(),
+                        [&](const Op& op) { return op.kind == kind; }) -
+           ops.begin();
+  };
+  // What the weight gradient of qkv needs is gathered while attention runs.
+  const auto attention = next(OpKind::kAttentionGrad, 0);
+  EXPECT_EQ(std::count_if(ops.begin(), ops.begin() + attention,
+                          [](const Op& op) { return op.kind == OpKind::kAllGather; }),
+            2);
+  // Between the norms: a swap, a weight gradient beside it, then the products over the slices.
+  const auto norm = next(OpKind::kNormGrad, 0);
+  const auto swap = next(OpKind::kSwap, norm);
+  const auto cover = next(OpKind::kLinearWeightGrad, swap);
+  const auto product = next(OpKind::kLinearInputGrad, norm);
+  EXPECT_LT(swap, cover);
+  EXPECT_LT(cover, product);
+  EXPECT_EQ(std::count(ops[static_cast<size_t>(product)].waits.begin(),
+                       ops[static_cast<size_t>(product)].waits.end(),
+                       ops[static_cast<size_t>(swap)].signal),
+            0)
+      << "the own rows need no traffic";
+}
+
+}  // namespace
+}  // namespace meshwright::planner
