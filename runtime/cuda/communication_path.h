@@ -48,6 +48,7 @@ inline Result<std::unique_ptr<PeerCopies>> ConnectForRates(
   for (size_t r = 0; r < programs.ranks.size() && r < 2; ++r) programs.ranks[r].groups = copied;
   PeerCopyOptions options;
   options.least_bytes = least_bytes;
+  options.idle = true;
   return PeerCopies::Connect(world, programs, device.ordinal(), arena, options);
 }
 

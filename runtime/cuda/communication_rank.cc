@@ -101,7 +101,7 @@ Status CommunicationRank::ConnectCopies(Communicator& world) {
       copies_, ConnectForRates(world, groups_, {kCopiesTensor, kCopiesData, kCopiesEdge}, *device_,
                                arena_.data(), 0));
   for (const size_t g : {kCopiesTensor, kCopiesData, kCopiesEdge}) {
-    if (copies_->channel(g) != nullptr) world_->group(g)->UsePeerChannel(copies_->channel(g));
+    if (copy_engines()) world_->group(g)->UsePeerChannel(copies_->channel(g));
   }
   return Status::Ok();
 }
@@ -110,9 +110,9 @@ Result<std::unique_ptr<Path>> CommunicationRank::PathOf(const CommunicationCase&
   const RateCase rate{c.kind, c.traffic, c.bytes, calls};
   DeviceCommunicator& group = *world_->group(GroupOf(c));
   if (c.copy_engines) {
-    PeerChannel* const channel = copies_->channel(GroupOf(c));
-    if (channel == nullptr) return RunFailed("the pair has no copy engines between it");
-    MW_ASSIGN_OR_RETURN(const int taken, FollowRate(*channel, rate, group, arena_bytes_));
+    if (!copy_engines()) return RunFailed("the pair has no copy engines between it");
+    MW_ASSIGN_OR_RETURN(const int taken,
+                        FollowRate(*copies_->channel(GroupOf(c)), rate, group, arena_bytes_));
     // Else NCCL would carry it, under the name of the copy engines.
     if (taken == 0) return RunFailed("the copy engines of the pair do not take it");
   }
@@ -120,10 +120,6 @@ Result<std::unique_ptr<Path>> CommunicationRank::PathOf(const CommunicationCase&
       std::unique_ptr<Path> path,
       ExecutorPath::Make(rate, *device_, *tracker_, group, arena_.data(), arena_bytes_));
   return path;
-}
-
-bool CommunicationRank::copy_engines() const {
-  return copies_->channel(kCopiesTensor) != nullptr;
 }
 
 Result<std::vector<double>> CommunicationRank::Time(const CommunicationCase& c, int rounds) {

@@ -27,7 +27,7 @@ class CommunicationRank {
   /// `world` is that of `store`; messages have at most `most_bytes`.
   Status SetUp(Store& store, Communicator& world, int ordinal, int64_t most_bytes);
   /// Whether this rank reaches its partner by copy engines; ranks beyond the first two do not.
-  bool copy_engines() const;
+  bool copy_engines() const { return copies_ != nullptr; }
   bool TakesPart(const CommunicationCase& c) const { return world_->rank() < c.ranks; }
 
   /// Seconds of one operation in each of `rounds` runs; zeros on a rank that takes no part.
@@ -55,7 +55,7 @@ class CommunicationRank {
   std::unique_ptr<NcclWorld> world_;
   DeviceMemory arena_;
   int64_t arena_bytes_ = 0;
-  std::unique_ptr<PeerCopies> copies_;
+  std::unique_ptr<PeerCopies> copies_;  ///< with all three channels; nullptr: the pair has none
   std::unique_ptr<ProductLoad> load_;
   CallTimer timer_;
   cudaEvent_t met_ = nullptr, done_ = nullptr;

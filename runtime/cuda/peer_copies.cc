@@ -127,6 +127,7 @@ struct PeerCopies::Mapping {
 PeerCopies::PeerCopies(int device, size_t groups) : device_(device), channels_(groups) {}
 
 PeerCopies::~PeerCopies() {
+  if (releasing_.joinable()) releasing_.join();
   channels_.clear();
   mappings_.clear();
   if (release_ != nullptr) static_cast<void>(cudaStreamDestroy(release_));
@@ -140,8 +141,10 @@ Status PeerCopies::Share(std::byte* arena, Entry* own) {
   MW_CUDA_CALL(cudaMemset(counters_.data(), 0, static_cast<size_t>(bytes)));
   MW_CUDA_CALL(cudaDeviceSynchronize());
   MW_CUDA_CALL(cudaStreamCreateWithFlags(&release_, cudaStreamNonBlocking));
-  MW_CUDA_CALL(cudaIpcGetMemHandle(&own->arena, arena));
-  MW_CUDA_CALL(cudaIpcGetMemHandle(&own->counters, counters_.data()));
+  const bool shared = cudaIpcGetMemHandle(&own->arena, arena) == cudaSuccess &&
+                      cudaIpcGetMemHandle(&own->counters, counters_.data()) == cudaSuccess;
+  static_cast<void>(cudaGetLastError());  // memory that cannot be shared is no error
+  if (!shared) own->usable = 0;
   return Status::Ok();
 }
 
@@ -175,7 +178,8 @@ Status PeerCopies::Open(const planner::Programs& programs, int rank, size_t grou
   const LeastPeerBytes least_bytes{programs.groups[group].kind, options.least_bytes};
   MW_ASSIGN_OR_RETURN(auto ops,
                       PairOps(side(rank, position), side(partner, 1 - position), least_bytes));
-  if (!ops) return Status::Ok();  // the same on both ranks; NCCL will say what does not match
+  // The same on both ranks; NCCL will say what does not match.
+  if (!ops || (ops->empty() && !options.idle)) return Status::Ok();
   const Mapping& mapping = *mappings_[static_cast<size_t>(partner)];
   const int64_t at = static_cast<int64_t>(group) * PeerChannel::kCounterBytes;
   channels_[group] = std::make_unique<PeerChannel>(
@@ -219,15 +223,20 @@ Result<std::unique_ptr<PeerCopies>> PeerCopies::Connect(Communicator& world,
     if (reached[p] == 0 || by_all[p * ranks + static_cast<size_t>(rank)] == 0) continue;
     MW_RETURN_IF_ERROR(copies->Open(programs, rank, g, options));
   }
+  const bool any = std::any_of(copies->channels_.begin(), copies->channels_.end(),
+                               [](const auto& channel) { return channel != nullptr; });
+  if (!any) copies.reset();
   return copies;
 }
 
 void PeerCopies::Release() {
-  // Above every value that is waited for, which are compared as differences of 32 bits.
-  static_cast<void>(cudaSetDevice(device_));
-  static_cast<void>(cudaMemsetAsync(
-      counters_.data(), 0x3f, channels_.size() * static_cast<size_t>(PeerChannel::kCounterBytes),
-      release_));
+  releasing_ = std::thread([this] {
+    // Above every value that is waited for, which are compared as differences of 32 bits.
+    static_cast<void>(cudaSetDevice(device_));
+    static_cast<void>(cudaMemsetAsync(
+        counters_.data(), 0x3f, channels_.size() * static_cast<size_t>(PeerChannel::kCounterBytes),
+        release_));
+  });
 }
 
 }  // namespace meshwright::runtime::cuda

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "planner/ir/program.h"
@@ -17,6 +18,8 @@ struct PeerCopyOptions {
   /// Smaller operations go by NCCL; absent: planner::PeerCopiesFrom.
   std::optional<int64_t> least_bytes;
   bool tensor = true, data = true, edges = true;  ///< kinds of groups
+  /// Channels that the programs have no operations for, for PeerChannel::Follow.
+  bool idle = false;
 };
 
 /// A rank's side of a group of two.
@@ -34,7 +37,8 @@ Result<std::optional<std::vector<PeerOp>>> PairOps(const PairSide& own, const Pa
 class PeerCopies {
  public:
   /// Called by all ranks once, after they have allocated their arenas. Groups of two of one host
-  /// whose GPUs reach each other get a channel on both ranks, others on none.
+  /// whose GPUs reach each other get a channel on both ranks if it has something to carry, others
+  /// on none; a rank without a channel gets nullptr.
   static Result<std::unique_ptr<PeerCopies>> Connect(Communicator& world,
                                                      const planner::Programs& programs, int device,
                                                      std::byte* arena,
@@ -46,8 +50,9 @@ class PeerCopies {
   /// Of a group (index into Programs::groups); nullptr: NCCL carries its traffic.
   PeerChannel* channel(size_t group) const { return channels_[group].get(); }
 
-  /// Lets streams that wait for another rank go on, with wrong data: for a run that has failed. Any
-  /// thread.
+  /// Lets streams that wait for another rank go on, with wrong data: for a run that has failed. In
+  /// a thread of its own, since the driver may hold it up until NCCL's operations have been
+  /// aborted. Any thread, once.
   void Release();
 
  private:
@@ -62,6 +67,7 @@ class PeerCopies {
   const int device_;
   DeviceMemory counters_;  ///< kCounterBytes a group
   cudaStream_t release_ = nullptr;
+  std::thread releasing_;
   std::vector<std::unique_ptr<Mapping>> mappings_;      ///< by rank; nullptr: not reached
   std::vector<std::unique_ptr<PeerChannel>> channels_;  ///< by group
 };

@@ -1,0 +1,80 @@
+// What a rank of a pair pulls from its partner, from their programs; needs no GPU.
+#include <gtest/gtest.h>
+
+#include "runtime/cuda/communication_cases.h"
+#include "runtime/cuda/peer_copies.h"
+
+namespace meshwright::runtime::cuda {
+namespace {
+
+using planner::CommunicatorKind;
+using planner::OpKind;
+using planner::RankProgram;
+
+constexpr int64_t kBytes = 64 << 20;
+constexpr int64_t kArena = 2 * kBytes;
+
+RankProgram ProgramOf(const RateCase& c, int rank) {
+  return RateProgram(c, rank, {"pair", c.traffic, 2}, kArena);
+}
+
+/// Of rank `rank`; empty when nothing goes by copies or the ranks do not match.
+std::vector<PeerOp> OpsOf(const RateCase& c, const RateCase& partner, int rank,
+                          std::optional<int64_t> least_bytes = 0) {
+  const RankProgram own = ProgramOf(c, rank);
+  const RankProgram theirs = ProgramOf(partner, 1 - rank);
+  const auto ops =
+      PairOps({&own, 0, rank}, {&theirs, 0, 1 - rank}, LeastPeerBytes{c.traffic, least_bytes});
+  EXPECT_TRUE(ops.ok()) << ops.status().message();
+  return ops.ok() && *ops ? **ops : std::vector<PeerOp>();
+}
+
+TEST(PairOps, ARankPullsThePartOfItsPartner) {
+  const auto from = [](OpKind kind, CommunicatorKind traffic, int rank) {
+    const RateCase c{kind, traffic, kBytes, 3};
+    const auto ops = OpsOf(c, c, rank);
+    EXPECT_EQ(ops.size(), 3U);
+    if (ops.empty()) return int64_t{-1};
+    EXPECT_EQ(ops[0].bytes, kBytes);
+    return ops[0].theirs;
+  };
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(from(OpKind::kAllReduce, CommunicatorKind::kTensor, rank), 0);
+    // The partner's part lies in the second half of the arena, or in place in its slice.
+    EXPECT_EQ(from(OpKind::kAllGather, CommunicatorKind::kTensor, rank), kBytes);
+    EXPECT_EQ(from(OpKind::kAllGather, CommunicatorKind::kData, rank), (1 - rank) * kBytes / 2);
+    // Its terms of the own slice.
+    EXPECT_EQ(from(OpKind::kReduceScatter, CommunicatorKind::kTensor, rank), rank * kBytes / 2);
+    EXPECT_EQ(from(OpKind::kReduceScatter, CommunicatorKind::kData, rank), rank * kBytes / 2);
+  }
+}
+
+TEST(PairOps, AMessageMeetsItsReceiver) {
+  const RateCase c{OpKind::kSend, CommunicatorKind::kEdge, kBytes, 2};
+  EXPECT_EQ(OpsOf(c, c, 0).at(0).kind, OpKind::kSend);
+  EXPECT_EQ(OpsOf(c, c, 1).at(1).kind, OpKind::kRecv);
+}
+
+TEST(PairOps, SmallOperationsAreNotListed) {
+  RateCase c{OpKind::kAllReduce, CommunicatorKind::kTensor, 16 << 20, 1};
+  EXPECT_EQ(OpsOf(c, c, 0, std::nullopt).size(), 1U);
+  c.bytes /= 2;
+  EXPECT_EQ(OpsOf(c, c, 0, std::nullopt).size(), 0U);
+  EXPECT_EQ(OpsOf(c, c, 0, c.bytes).size(), 1U);
+}
+
+TEST(PairOps, RanksThatDoNotMatchHaveNone) {
+  const RateCase c{OpKind::kAllReduce, CommunicatorKind::kTensor, kBytes, 2};
+  RateCase other = c;
+  other.calls = 1;  // within one task: fewer instances
+  EXPECT_TRUE(OpsOf(c, other, 0).empty());
+  other = c;
+  other.bytes /= 2;
+  EXPECT_TRUE(OpsOf(c, other, 0).empty());
+  other = c;
+  other.kind = OpKind::kAllGather;
+  EXPECT_TRUE(OpsOf(c, other, 1).empty());
+}
+
+}  // namespace
+}  // namespace meshwright::runtime::cuda
