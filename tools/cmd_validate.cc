@@ -1,6 +1,7 @@
 // meshwright validate: predictions beside measured training steps.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -21,6 +22,7 @@ using planner::validate::ChoiceSummary;
 using planner::validate::ErrorSummary;
 using planner::validate::MeasuredRow;
 using planner::validate::RowResult;
+using planner::validate::SourceFacts;
 
 struct ValidateArguments {
   std::string rows, stack, cluster, profile, by = "source", fit, output, page;
@@ -133,8 +135,22 @@ std::string Markdown(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
+/// What is known of rows that do not fit, of the sources that have rows in the table.
+std::string OutliersText(const std::vector<SourceFacts>& facts, const Groups& groups) {
+  std::string text;
+  for (const SourceFacts& f : facts) {
+    const bool shown =
+        std::any_of(groups.by_name.begin(), groups.by_name.end(), [&](const auto& group) {
+          return group.first.starts_with(f.prefix.substr(0, f.prefix.find_last_not_of('-') + 1));
+        });
+    if (!f.outliers.empty() && shown) text += fmt::format("- {}.\n", f.outliers);
+  }
+  return text.empty() ? "" : "\nRows that do not fit, kept in the tables:\n\n" + text;
+}
+
 /// The page of cost_models/validation: what is off by how much, by source and half.
-std::string PageText(const Groups& groups, const ValidateArguments& a) {
+std::string PageText(const Groups& groups, const ValidateArguments& a,
+                     const std::vector<SourceFacts>& facts) {
   const std::vector<std::string> errors = {"source", "rows", "MAPE", "median",
                                            "p90",    "max",  "bias", "worst row"};
   std::vector<std::vector<std::string>> steps = {errors}, memory = {errors};
@@ -169,7 +185,7 @@ std::string PageText(const Groups& groups, const ValidateArguments& a) {
     text += steps.size() > 1 ? "\nPeak memory of a GPU, as each source counts it.\n\n" : "";
     text += Markdown(memory);
   }
-  return text;
+  return text + OutliersText(facts, groups);
 }
 
 void ShowSummaries(const Groups& groups, Output& output) {
@@ -290,14 +306,13 @@ Status Validate(const ValidateArguments& a, Output& output) {
   MW_ASSIGN_OR_RETURN(const std::string text, ReadTable(a.rows));
   MW_ASSIGN_OR_RETURN(const std::vector<MeasuredRow> rows,
                       planner::validate::ReadMeasuredRows(text, a.rows));
-  MW_ASSIGN_OR_RETURN(std::vector<planner::validate::SourceFacts> facts,
-                      planner::validate::LoadSourceFacts());
+  MW_ASSIGN_OR_RETURN(std::vector<SourceFacts> facts, planner::validate::LoadSourceFacts());
   if (!a.fit.empty()) {
     planner::validate::CaseMaker by_source(std::move(facts), {"", a.profile});
     return Fit(a, rows, by_source, output);
   }
   planner::validate::CaseMaker maker(facts, {a.stack, a.profile});
-  OwnRows own_rows(std::move(facts), a.cluster, a.profile);
+  OwnRows own_rows(facts, a.cluster, a.profile);
   std::vector<RowResult> results;
   for (const MeasuredRow& row : rows) {
     if (a.complete && row.Text("step_complete") != "1") continue;
@@ -310,7 +325,7 @@ Status Validate(const ValidateArguments& a, Output& output) {
   if (a.show_rows) ShowRows(results, output);
   const Groups groups = GroupRows(results, a.by);
   ShowSummaries(groups, output);
-  if (!a.page.empty()) MW_RETURN_IF_ERROR(WriteFileAtomically(a.page, PageText(groups, a)));
+  if (!a.page.empty()) MW_RETURN_IF_ERROR(WriteFileAtomically(a.page, PageText(groups, a, facts)));
   ShowUnpredicted(results, output);
   return Status::Ok();
 }

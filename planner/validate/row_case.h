@@ -28,6 +28,7 @@ struct SourceFacts {
   /// Where micro_batch is blank: one micro-batch a step.
   bool one_micro_batch = false;
   std::string why;
+  std::string outliers;  ///< rows that do not fit, and what is known of why
 };
 
 /// kInvalidInput names file and line.

@@ -44,8 +44,8 @@ Result<SourceFacts> ReadEntry(const YAML::Node& node, const std::string& source)
     } else if (key == "local_batch" || key == "one_micro_batch") {
       if (value.Scalar() != "true" && value.Scalar() != "false") return bad("true, false");
       (key == "local_batch" ? facts.local_batch : facts.one_micro_batch) = value.Scalar() == "true";
-    } else if (key == "why") {
-      facts.why = value.Scalar();
+    } else if (key == "why" || key == "outliers") {
+      (key == "why" ? facts.why : facts.outliers) = value.Scalar();
     } else if (key == "network_gbit_per_gpu") {
       if (!YAML::convert<double>::decode(value, facts.network_gbit_per_gpu) ||
           !(facts.network_gbit_per_gpu > 0 && facts.network_gbit_per_gpu < 1e6)) {
@@ -54,7 +54,7 @@ Result<SourceFacts> ReadEntry(const YAML::Node& node, const std::string& source)
     } else {
       return bad(
           "prefix, year, stack, cells, network_gbit_per_gpu, profile, local_batch, "
-          "one_micro_batch, why");
+          "one_micro_batch, why, outliers");
     }
   }
   if (facts.prefix.empty()) {
