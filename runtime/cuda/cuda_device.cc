@@ -29,8 +29,10 @@ Status CheckOrdinal(int ordinal) {
 }  // namespace
 
 void AskForHardwareQueues() {
-  constexpr int kKeepWhatIsSet = 0;
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeepWhatIsSet);
+  constexpr char kVariable[] = "CUDA_DEVICE_MAX_CONNECTIONS";
+  constexpr int kStreams = 8;  // compute, three classes with four edges, and one to free the others
+  const char* const set = std::getenv(kVariable);
+  if (set == nullptr || std::atoi(set) < kStreams) setenv(kVariable, "32", 1);
 }
 
 Status CudaStatus(cudaError_t error, const char* call, const std::string& what) {
