@@ -34,8 +34,8 @@ Status CudaStatus(cudaError_t error, const char* call, const std::string& what =
   } while (false)
 
 /// Asks the driver for a hardware queue a stream, also where the environment asks for fewer, as
-/// scripts for other stacks do (CUDA_DEVICE_MAX_CONNECTIONS=1): a stream that waits for another rank
-/// would hold up those that share its queue. Before the process's first CUDA call.
+/// scripts for other stacks do (CUDA_DEVICE_MAX_CONNECTIONS=1): a stream that waits for another
+/// rank would hold up those that share its queue. Before the process's first CUDA call.
 void AskForHardwareQueues();
 
 struct CudaDeviceOptions {
