@@ -2,7 +2,6 @@
 // that say so.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "runtime/communicator.h"
 #include "runtime/data_source.h"
 #include "runtime/executor.h"
+#include "runtime/peer_copy_options.h"
 #include "runtime/store.h"
 #include "topologies/status.h"
 
@@ -26,13 +26,7 @@ struct GpuOptions {
   int tensor_ctas = planner::NcclCtas(planner::CommunicatorKind::kTensor);
   int data_ctas = planner::NcclCtas(planner::CommunicatorKind::kData);
   int edge_ctas = planner::NcclCtas(planner::CommunicatorKind::kEdge);
-  /// Kinds of groups of two ranks of a host whose traffic goes by copy engines instead of NCCL.
-  struct PeerCopies {
-    bool tensor = true, data = true, edges = true;
-    std::optional<int64_t> least_bytes;  ///< absent: planner::PeerCopiesFrom
-    bool any() const { return tensor || data || edges; }
-  };
-  PeerCopies peer_copies;
+  PeerCopyOptions peer_copies;
   bool time_ops = false;      ///< measure every op of the last step
   std::string tuning_file;    ///< choices of earlier runs; empty: none are kept
   std::string flight_record;  ///< where the last operations go on failure; empty: nowhere

@@ -174,10 +174,8 @@ Status GpuRun::MakeMemory() {
 
 Status GpuRun::ConnectPeers() {
   if (!gpu_.peer_copies.any() || world_.size() == 1) return Status::Ok();
-  const PeerCopyOptions options{gpu_.peer_copies.least_bytes, gpu_.peer_copies.tensor,
-                                gpu_.peer_copies.data, gpu_.peer_copies.edges};
-  MW_ASSIGN_OR_RETURN(copies_,
-                      PeerCopies::Connect(world_, programs_, gpu_.device, arena_.data(), options));
+  MW_ASSIGN_OR_RETURN(copies_, PeerCopies::Connect(world_, programs_, gpu_.device, arena_.data(),
+                                                   gpu_.peer_copies));
   return Status::Ok();
 }
 

@@ -11,16 +11,9 @@
 #include "planner/ir/program.h"
 #include "runtime/communicator.h"
 #include "runtime/cuda/peer_channel.h"
+#include "runtime/peer_copy_options.h"
 
 namespace meshwright::runtime::cuda {
-
-struct PeerCopyOptions {
-  /// Smaller operations go by NCCL; absent: planner::PeerCopiesFrom.
-  std::optional<int64_t> least_bytes;
-  bool tensor = true, data = true, edges = true;  ///< kinds of groups
-  /// Channels that the programs have no operations for, for PeerChannel::Follow.
-  bool idle = false;
-};
 
 /// A rank's side of a group of two.
 struct PairSide {

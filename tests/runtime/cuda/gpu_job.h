@@ -62,7 +62,7 @@ struct GpuJobOptions {
   bool trace = false;
   bool tune = false;
   bool time_ops = false;
-  runtime::GpuOptions::PeerCopies peer_copies;
+  runtime::PeerCopyOptions peer_copies;
   std::string data = "mock";
   /// On rank `rank`, after each step.
   std::function<void(int rank, int64_t step)> after_step;
