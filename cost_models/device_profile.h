@@ -103,15 +103,20 @@ struct CollectiveFit {
   friend bool operator==(const CollectiveFit&, const CollectiveFit&) = default;
 };
 
-/// A class of our own runtime's traffic as measured inside a host: time = latency + bytes that a
-/// rank sends / (link bandwidth x efficiency). Groups of fewer ranks than measured take the next
-/// larger entry, others `CollectiveFit`.
-struct TrafficFit {
+/// What an operation of our own runtime's traffic inside a host is, but for its size.
+struct TrafficKey {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   Traffic traffic = Traffic::kTensor;
   Carrier carrier = Carrier::kNccl;
   int64_t ranks = 2;
-  int64_t ctas = 0;                    ///< limit of NCCL's thread blocks; 0: copy engines
+  int64_t ctas = 0;  ///< limit of NCCL's thread blocks; 0: copy engines
+  friend auto operator<=>(const TrafficKey&, const TrafficKey&) = default;
+};
+
+/// A class of our own runtime's traffic as measured inside a host: time = latency + bytes that a
+/// rank sends / (link bandwidth x efficiency). Groups of fewer ranks than measured take the next
+/// larger entry, others `CollectiveFit`.
+struct TrafficFit : TrafficKey {
   Sourced<Seconds> latency;            ///< of the smallest message
   std::vector<EfficiencyPoint> curve;  ///< bytes and bytes / efficiency rise
   /// Rate of products while it runs / alone; optional: GpuModel::beside_communication.

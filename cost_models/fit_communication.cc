@@ -70,11 +70,7 @@ Status CheckRise(const std::vector<TrafficSample>& sizes) {
 /// shows gives the latency; from there on the curve goes through every measurement.
 TrafficFit FitOf(const TrafficKey& key, const std::vector<TrafficSample>& sizes,
                  BytesPerSecond link, const Source& source) {
-  TrafficFit fit{.kind = key.kind,
-                 .traffic = key.traffic,
-                 .carrier = key.carrier,
-                 .ranks = key.ranks,
-                 .ctas = key.ctas};
+  TrafficFit fit{key};
   const TrafficSample& least = sizes.front();
   const auto first = std::find_if(sizes.begin(), sizes.end(), [&](const TrafficSample& s) {
     return s.time.value() > kTransferShows * least.time.value();
@@ -149,10 +145,8 @@ class Fitter {
   Status Beside() {
     std::vector<double> of_nccl;
     for (const ProductBeside& p : samples_.beside) {
-      const auto fit =
-          std::find_if(out_.traffic.begin(), out_.traffic.end(), [&](const TrafficFit& t) {
-            return TrafficKey{t.kind, t.traffic, t.carrier, t.ranks, t.ctas} == p.key;
-          });
+      const auto fit = std::find_if(out_.traffic.begin(), out_.traffic.end(),
+                                    [&](const TrafficKey& key) { return key == p.key; });
       if (fit == out_.traffic.end() || !Sane(p.alone) || !Sane(p.beside)) {
         return InvalidInput(fmt::format(
             "products beside {}: found {} s alone and {} s beside it; allowed: times above 0, of "

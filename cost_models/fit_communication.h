@@ -13,15 +13,6 @@
 
 namespace meshwright::cost {
 
-/// What was run, but for its size.
-struct TrafficKey {
-  CollectiveKind kind = CollectiveKind::kAllReduce;
-  Traffic traffic = Traffic::kTensor;
-  Carrier carrier = Carrier::kNccl;
-  int64_t ranks = 2;
-  int64_t ctas = 0;  ///< limit of NCCL's thread blocks; 0: copy engines
-  friend auto operator<=>(const TrafficKey&, const TrafficKey&) = default;
-};
 /// "all_reduce of 2, tensor, nccl".
 std::string ToString(const TrafficKey& key);
 

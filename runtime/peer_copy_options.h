@@ -10,7 +10,8 @@ struct PeerCopyOptions {
   bool tensor = true, data = true, edges = true;  ///< kinds of groups of two ranks
   /// Smaller operations go by NCCL; absent: planner::PeerCopiesFrom.
   std::optional<int64_t> least_bytes;
-  /// Also where the programs have no operations for it, which are then said later.
+  /// Also for pairs whose programs have no operations for it: a measurement says later what it does
+  /// (PeerChannel::Follow).
   bool idle = false;
 
   bool any() const { return tensor || data || edges; }

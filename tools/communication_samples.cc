@@ -5,6 +5,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "planner/predict/prices.h"
+
 namespace meshwright::tools {
 namespace {
 
@@ -13,26 +15,10 @@ using nlohmann::json;
 
 constexpr int64_t kMostRanks = 1024;
 
-cost::CollectiveKind KindOf(planner::OpKind kind) {
-  switch (kind) {
-    case planner::OpKind::kAllGather:
-      return cost::CollectiveKind::kAllGather;
-    case planner::OpKind::kReduceScatter:
-      return cost::CollectiveKind::kReduceScatter;
-    case planner::OpKind::kSend:
-      return cost::CollectiveKind::kSend;
-    default:
-      return cost::CollectiveKind::kAllReduce;
-  }
-}
-
-cost::Traffic TrafficOf(planner::CommunicatorKind kind) {
-  if (kind == planner::CommunicatorKind::kTensor) return cost::Traffic::kTensor;
-  return kind == planner::CommunicatorKind::kEdge ? cost::Traffic::kEdge : cost::Traffic::kData;
-}
-
 TrafficKey KeyOf(const runtime::CommunicationCase& c) {
-  return {KindOf(c.kind), TrafficOf(c.traffic),
+  const auto traffic = planner::TrafficOf(c.traffic);
+  MW_CHECK(traffic.has_value());  // nothing else is measured
+  return {planner::CollectiveKindOf(c.kind), *traffic,
           c.copy_engines ? cost::Carrier::kCopyEngines : cost::Carrier::kNccl, c.ranks, c.ctas};
 }
 

@@ -130,8 +130,7 @@ Table TrafficTable(const cost::CommunicationSamples& samples,
   *rows = nlohmann::json::array();
   for (const cost::TrafficFit& fit : traffic) {
     const double rate = samples.link.value() * fit.curve.back().efficiency.value;
-    const std::string name =
-        cost::ToString(cost::TrafficKey{fit.kind, fit.traffic, fit.carrier, fit.ranks, fit.ctas});
+    const std::string name = cost::ToString(fit);
     table.Row({name, SecondsText(fit.latency.value.value()),
                fmt::format("{} GB/s sent a GPU", NumberText(rate / 1e9)),
                fit.beside.value > 0 ? fmt::format("{} of their rate", PercentText(fit.beside.value))

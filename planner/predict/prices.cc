@@ -14,20 +14,6 @@
 namespace meshwright::planner {
 namespace {
 
-cost::CollectiveKind KindOf(OpKind kind) {
-  switch (kind) {
-    case OpKind::kAllReduce:
-      return cost::CollectiveKind::kAllReduce;
-    case OpKind::kAllGather:
-    case OpKind::kSwap:
-      return cost::CollectiveKind::kAllGather;
-    case OpKind::kReduceScatter:
-      return cost::CollectiveKind::kReduceScatter;
-    default:
-      return cost::CollectiveKind::kSend;
-  }
-}
-
 int32_t Milli(double share) {
   return static_cast<int32_t>(std::lround(std::clamp(share, 0.0, 1.0) * 1000));
 }
@@ -36,23 +22,10 @@ Bytes Scaled(int64_t bytes, double share) {
   return Bytes(static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * share)));
 }
 
-std::optional<cost::Traffic> TrafficOf(CommunicatorKind kind) {
-  switch (kind) {
-    case CommunicatorKind::kTensor:
-      return cost::Traffic::kTensor;
-    case CommunicatorKind::kData:
-      return cost::Traffic::kData;
-    case CommunicatorKind::kEdge:
-      return cost::Traffic::kEdge;
-    default:
-      return std::nullopt;
-  }
-}
-
 /// A collective or message as the runtime carries it over `path`.
 cost::CollectiveWork TrafficWork(const OpWork& of, CommunicatorKind kind, OpKind op,
                                  const cost::PathFacts& path) {
-  cost::CollectiveWork work{KindOf(op), Bytes(of.message_bytes), TrafficOf(kind)};
+  cost::CollectiveWork work{CollectiveKindOf(op), Bytes(of.message_bytes), TrafficOf(kind)};
   const bool copies = work.traffic && path.ranks == 2 && path.hosts == 1 &&
                       of.message_bytes >= PeerCopiesFrom(kind, op) &&
                       PeerTrafficPossible(of.message_bytes, of.dtype);
@@ -82,6 +55,33 @@ struct Prices::PathCache {
   std::map<std::vector<int64_t>, cost::PathFacts> paths;  // guarded by mutex
   int64_t queries = 0;                                    // guarded by mutex
 };
+
+cost::CollectiveKind CollectiveKindOf(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllReduce:
+      return cost::CollectiveKind::kAllReduce;
+    case OpKind::kAllGather:
+    case OpKind::kSwap:
+      return cost::CollectiveKind::kAllGather;
+    case OpKind::kReduceScatter:
+      return cost::CollectiveKind::kReduceScatter;
+    default:
+      return cost::CollectiveKind::kSend;
+  }
+}
+
+std::optional<cost::Traffic> TrafficOf(CommunicatorKind kind) {
+  switch (kind) {
+    case CommunicatorKind::kTensor:
+      return cost::Traffic::kTensor;
+    case CommunicatorKind::kData:
+      return cost::Traffic::kData;
+    case CommunicatorKind::kEdge:
+      return cost::Traffic::kEdge;
+    default:
+      return std::nullopt;
+  }
+}
 
 std::string KernelName(OpKind kind, const OpAttributes& attributes) {
   std::string name = RowOf(kind).name;

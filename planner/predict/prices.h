@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -92,6 +93,11 @@ class Prices {
 /// the rank's optimizer owns (1 / dp under ZeRO-1).
 cost::Work CostWork(const RankProgram& program, const Block& block, const Op& op,
                     double owned_share);
+
+/// What a collective or message is priced as.
+cost::CollectiveKind CollectiveKindOf(OpKind kind);
+/// Class of the traffic on a communicator; nullopt where the runtime has none of its own.
+std::optional<cost::Traffic> TrafficOf(CommunicatorKind kind);
 
 /// Name of an op's kernel in CPU profiles: that of the kind, with the variant where it matters:
 /// "copy", "norm.rms_norm", "activation.silu.gated".

@@ -20,9 +20,9 @@ struct NcclOptions {
   /// For the ranks to meet in anything that is done here. Seconds, > 0.
   double deadline_s = 60.0;
   /// Thread blocks (CTAs) that an operation may take, by kind of group; NCCL is given the number as
-  /// least and most; 0: NCCL chooses by itself. Each costs about 12 MiB of device memory for
-  /// collectives, 2 MiB for messages (2 x H200, NCCL 2.28), and an SM of the GEMM that runs beside
-  /// it.
+  /// least and most; 0: NCCL chooses by itself. Each costs about 18 MiB of device memory for
+  /// collectives (2 x H200, NCCL 2.28, cost_models/h200_runs.md), and an SM of the GEMM that runs
+  /// beside it.
   int tensor_ctas = planner::NcclCtas(planner::CommunicatorKind::kTensor);
   int data_ctas = planner::NcclCtas(planner::CommunicatorKind::kData);
   int edge_ctas = planner::NcclCtas(planner::CommunicatorKind::kEdge);

@@ -248,7 +248,7 @@ TEST(DeviceProfile, BadOptionalFieldsAreRefused) {
 
 TrafficFit Traffic64(CollectiveKind kind, Traffic traffic, Carrier carrier, int64_t ctas) {
   const topologies::Source source{topologies::Origin::kMeasured, "a test"};
-  TrafficFit fit{.kind = kind, .traffic = traffic, .carrier = carrier, .ctas = ctas};
+  TrafficFit fit{{.kind = kind, .traffic = traffic, .carrier = carrier, .ctas = ctas}};
   fit.latency = {Seconds(12e-6), source};
   fit.curve = {{1 << 20, {0.3, source}}, {1 << 26, {0.5, source}}};
   fit.beside = {0.9, source};
