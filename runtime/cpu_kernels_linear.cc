@@ -8,7 +8,7 @@
 namespace meshwright::runtime::cpu {
 namespace {
 
-/// y [rows, out] = x [rows, in] W^T + bias.
+/// y [rows, out] (+)= x [rows, in] W^T + bias.
 template <typename T>
 Status LinearT(const OpCall& call) {
   const Operands operands(call);
@@ -20,15 +20,18 @@ Status LinearT(const OpCall& call) {
   const T* weight = operands.Get<T>("weight", out * in);
   const T* bias = operands.Get<T>("bias", out);
   T* y = operands.Get<T>("y", rows * out);
-  if (bias != nullptr) {
-    for (int64_t row = 0; row < rows; ++row) std::copy(bias, bias + out, y + row * out);
+  const bool accumulates = operands.Accumulates("y");
+  for (int64_t row = 0; bias != nullptr && row < rows; ++row) {
+    for (int64_t j = 0; j < out; ++j) {
+      y[row * out + j] = bias[j] + (accumulates ? y[row * out + j] : T{0});
+    }
   }
-  return MatrixProduct<T>(rows, out, in, T{1}, {x, in}, {weight, in, true},
-                          bias != nullptr ? T{1} : T{0}, {y, out})
+  const T beta = accumulates || bias != nullptr ? T{1} : T{0};
+  return MatrixProduct<T>(rows, out, in, T{1}, {x, in}, {weight, in, true}, beta, {y, out})
       .WithContext(Where(call));
 }
 
-/// dx [rows, in] = dy [rows, out] W.
+/// dx [rows, in] (+)= dy [rows, out] W.
 template <typename T>
 Status LinearInputGradT(const OpCall& call) {
   const Operands operands(call);
@@ -39,7 +42,8 @@ Status LinearInputGradT(const OpCall& call) {
   const T* dy = operands.Get<T>("dy", rows * out);
   const T* weight = operands.Get<T>("weight", out * in);
   T* dx = operands.Get<T>("dx", rows * in);
-  return MatrixProduct<T>(rows, in, out, T{1}, {dy, out}, {weight, in}, T{0}, {dx, in})
+  const T beta = operands.Accumulates("dx") ? T{1} : T{0};
+  return MatrixProduct<T>(rows, in, out, T{1}, {dy, out}, {weight, in}, beta, {dx, in})
       .WithContext(Where(call));
 }
 

@@ -121,6 +121,10 @@ bool AccessAllowed(const OpRow& row, const OperandRow& operand, Access access) {
   if (access == operand.access) return true;
   // The first micro-batch writes what later ones add to.
   if (operand.access == Access::kAccumulate) return access == Access::kWrite;
+  // Of slices of a sum over tensor ranks the last product adds to the other rank's.
+  if (row.kind == OpKind::kLinear || row.kind == OpKind::kLinearInputGrad) {
+    return operand.access == Access::kWrite && access == Access::kAccumulate;
+  }
   // In place: the own slice of the full buffer is the other operand.
   if (row.kind == OpKind::kReduceScatter && std::strcmp(operand.name, "in") == 0) {
     return access == Access::kReadWrite;

@@ -80,8 +80,8 @@ enum class OpKind : uint8_t {
   kNorm,            ///< (r [, delta]) -> r1 = r + delta (absent without delta), n, statistics
   kNormApply,       ///< r1, statistics -> n again (recomputation)
   kNormGrad,        ///< dn, r1, statistics, gamma, dr in -> dr out = dr in + d(norm); gamma.G [, beta.G]
-  kLinear,          ///< x [rows, in], W [out, in] [, bias] -> y [rows, out]
-  kLinearInputGrad,   ///< dy [rows, out], W [out, in] -> dx [rows, in]
+  kLinear,          ///< x [rows, in], W [out, in] [, bias] -> y [rows, out], or added to it
+  kLinearInputGrad,   ///< dy [rows, out], W [out, in] -> dx [rows, in], or added to it
   kLinearWeightGrad,  ///< dy [rows, out], x [rows, in] -> W.G [out, in]
   kBiasAdd,         ///< y [rows, h] += bias [h], in place
   kBiasGrad,        ///< dy [rows, n] -> bias.G [n]

@@ -51,8 +51,7 @@ class SliceOverlapper {
       } else if (const auto producer = producers_.find(i); producer != producers_.end()) {
         EmitProducer(nodes_[i], scatters_.at(producer->second));
       } else if (const auto scatter = scatters_.find(i); scatter != scatters_.end()) {
-        graph_.AddNode(OpKind::kAdd, {Read(scatter->second.own), Read(scatter->second.received),
-                                      Write(Tensor(nodes_[i], 1))});
+        EmitSum(nodes_[i], scatter->second);
       } else {
         graph_.nodes.push_back(nodes_[i]);
       }
@@ -67,8 +66,9 @@ class SliceOverlapper {
     int64_t cover = -1;   ///< a product that goes beside the swap, by its index; -1: none
   };
   struct Scatter {
-    int own = -1;       ///< this rank's part of the sum of its own slice
+    int own = -1;       ///< this rank's part of the sum of its own slice; -1: in the product
     int received = -1;  ///< the other rank's part of it
+    int sum = -1;       ///< output of the reduce-scatter
   };
 
   static int Tensor(const Node& node, size_t operand) { return node.operands[operand].tensor; }
@@ -116,7 +116,7 @@ class SliceOverlapper {
       return;
     }
     producers_[users.front()] = i;
-    scatters_[i] = {};
+    scatters_[i].sum = Tensor(nodes_[i], 1);
   }
 
   /// The last weight gradient in front of the gather at `i` depends on nothing that comes between
@@ -200,22 +200,39 @@ class SliceOverlapper {
     }
   }
 
-  /// The other rank's rows first: they leave beside the product over the own ones.
+  /// The other rank's rows first: they leave beside the product over the own ones. Of several
+  /// parts of a slice each comes beside a product, so the own rows' products add to what has come.
   void EmitProducer(const Node& node, Scatter& scatter) {
     const RowOperands rows = *RowOperandsOf(node);
     const int in = Tensor(node, rows.in);
     const int whole = Tensor(node, rows.out);
+    const bool adds = chunks_ > 1;
     const int sent = New(whole, ".other");
-    scatter.received = New(whole, ".received");
-    scatter.own = New(whole, ".own");
+    scatter.received = adds ? scatter.sum : New(whole, ".received");
     const int others = RowChunk(graph_, in, other_, 2);
+    const int own = RowChunk(graph_, in, own_, 2);
     OpAttributes on_group;
     on_group.communicator = 0;
     for (int64_t c = 0; c < chunks_; ++c) {
       Emit(node, rows, ChunkOf(others, c), ChunkOf(sent, c));
       EmitSwap(ChunkOf(sent, c), ChunkOf(scatter.received, c), on_group);
     }
-    Emit(node, rows, RowChunk(graph_, in, own_, 2), scatter.own);
+    if (adds) {
+      Node adding = node;
+      adding.operands[rows.out].access = Access::kAccumulate;
+      for (int64_t c = 0; c < chunks_; ++c) {
+        Emit(adding, rows, ChunkOf(own, c), ChunkOf(scatter.received, c));
+      }
+    } else {
+      scatter.own = New(whole, ".own");
+      Emit(node, rows, own, scatter.own);
+    }
+  }
+
+  void EmitSum(const Node& node, const Scatter& scatter) {
+    if (scatter.own < 0) return;
+    graph_.AddNode(OpKind::kAdd,
+                   {Read(scatter.own), Read(scatter.received), Write(Tensor(node, 1))});
   }
 
   void Emit(Node node, const RowOperands& rows, int in, int out) {

@@ -75,7 +75,7 @@ Result<GemmKey> GemmEngine::KeyOf(const OpCall& call, int32_t sm_target) {
   key.k = key.transpose_a ? RowCount(a) : Width(a);
   key.lda = Width(a), key.ldb = Width(b), key.ldd = Width(d);
   key.bias = bias != nullptr;
-  key.accumulate = call.op.kind == OpKind::kLinearWeightGrad && operands.Accumulates(names.d);
+  key.accumulate = operands.Accumulates(names.d);
   key.sm_target = sm_target;
   const GemmOperands at = OperandsOf(call, names);
   const auto bits = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };

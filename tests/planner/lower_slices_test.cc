@@ -52,6 +52,30 @@ TEST(Lower, TensorRanksBeginWithTheirOwnSliceOfTheSequence) {
   EXPECT_LE(programs.front().arena.size, ProgramsInSlices(1).front().arena.size);
 }
 
+TEST(Lower, ProductsAddToTheSlicesThatHaveCome) {
+  for (const RankProgram& p : ProgramsInSlices(4)) {
+    for (const Block& block : p.blocks) {
+      if (!block.name.starts_with("layer.0/")) continue;
+      int adding = 0;
+      for (const Op& op : block.ops) {
+        EXPECT_NE(op.kind, OpKind::kAdd) << block.name;
+        if (op.kind != OpKind::kLinear && op.kind != OpKind::kLinearInputGrad) continue;
+        const Operand& out = op.operands.back();
+        if (out.access != Access::kAccumulate) continue;
+        ++adding;
+        const bool after_swap =
+            std::any_of(op.waits.begin(), op.waits.end(), [&](const EventId event) {
+              return std::any_of(block.ops.begin(), block.ops.end(), [&](const Op& other) {
+                return other.kind == OpKind::kSwap && other.signal == event;
+              });
+            });
+        EXPECT_TRUE(after_swap) << block.name;
+      }
+      EXPECT_EQ(adding, 4) << block.name << ": two scatters, each in two parts";
+    }
+  }
+}
+
 TEST(Lower, SwapsOfGradientsGoBesideProductsThatDoNotNeedThem) {
   const std::vector<RankProgram> programs = ProgramsInSlices(2);
   const auto block = std::find_if(programs[1].blocks.begin(), programs[1].blocks.end(),

@@ -15,13 +15,14 @@
 
 #include "planner/ir/op_schema.h"
 #include "runtime/kernels.h"
+#include "tests/runtime/op_of_bindings.h"
 
 namespace meshwright::runtime {
 
 class KernelHarness {
  public:
   using Values = std::vector<double>;
-  using Bindings = std::vector<std::pair<std::string, std::string>>;
+  using Bindings = OpBindings;
 
   explicit KernelHarness(planner::DType dtype = planner::DType::kF64) : dtype_(dtype) {
     block_.name = "test";
@@ -34,7 +35,8 @@ class KernelHarness {
   planner::RankProgram program;
   planner::RankBinding binding;
   planner::OpAttributes attributes;  ///< of the next Run
-  bool first_micro_batch = false;    ///< accumulate operands are written
+  bool first_micro_batch = false;    ///< gradients are written, not added to
+  bool add_to_products = false;      ///< outputs of kLinear and kLinearInputGrad
 
   RankContext& rank() { return rank_; }
   planner::DType dtype() const { return dtype_; }
@@ -111,20 +113,9 @@ class KernelHarness {
 
   /// Runs one op with {operand, tensor} pairs; operands left out are absent.
   Status Run(planner::OpKind kind, const Bindings& bindings) {
-    const planner::OpRow& row = planner::RowOf(kind);
-    planner::Op op;
-    op.kind = kind;
-    op.attributes = attributes;
-    for (const planner::OperandRow& operand : row.operands) {
-      op.operands.push_back({-1, operand.access});
-      if (first_micro_batch && operand.access == planner::Access::kAccumulate) {
-        op.operands.back().access = planner::Access::kWrite;
-      }
-    }
-    for (const auto& [operand, tensor] : bindings) {
-      op.operands[static_cast<size_t>(planner::OperandIndex(kind, operand.c_str()))].tensor =
-          static_cast<int32_t>(Index(tensor));
-    }
+    const planner::Op op =
+        OpOfBindings(kind, attributes, bindings, {!first_micro_batch, add_to_products},
+                     [this](const std::string& tensor) { return Index(tensor); });
     MW_RETURN_IF_ERROR(planner::CheckOp(block_, op, program));
     const Kernel kernel = CpuKernels().kernels[static_cast<size_t>(kind)];
     MW_CHECK(kernel != nullptr);

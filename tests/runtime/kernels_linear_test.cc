@@ -65,6 +65,27 @@ TEST(LinearKernel, GradientsMatchDifferences) {
   ExpectGradient(h, "bias", loss, h.Get("dbias"));
 }
 
+TEST(LinearKernel, OutputsCanBeAddedTo) {
+  KernelHarness h = MakeLinear();
+  for (const bool with_bias : {false, true}) {
+    KernelHarness::Bindings forward = {{"x", "x"}, {"weight", "w"}, {"y", "y"}};
+    if (with_bias) forward.emplace_back("bias", "bias");
+    const KernelHarness::Bindings backward = {{"dy", "dy"}, {"weight", "w"}, {"dx", "dx"}};
+    std::vector<double> y, dx;
+    for (const bool adds : {false, true}) {
+      h.add_to_products = adds;
+      if (!adds) h.Poison("y"), h.Poison("dx");
+      ASSERT_TRUE(h.Run(OpKind::kLinear, forward).ok());
+      ASSERT_TRUE(h.Run(OpKind::kLinearInputGrad, backward).ok());
+      if (!adds) y = h.Get("y"), dx = h.Get("dx");
+    }
+    for (double& value : y) value *= 2;
+    for (double& value : dx) value *= 2;
+    ExpectClose(h.Get("y"), y, 1e-14, "y");
+    ExpectClose(h.Get("dx"), dx, 1e-14, "dx");
+  }
+}
+
 TEST(LinearKernel, WeightAndBiasGradientsAccumulate) {
   KernelHarness h = MakeLinear();
   for (bool first : {true, false}) {

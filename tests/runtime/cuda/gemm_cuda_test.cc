@@ -90,6 +90,17 @@ class GemmTest : public testing::Test {
     ASSERT_TRUE(status.ok()) << status.message();
     ExpectClose(g.Get("dx"), twin.Get("dx"), c.tolerance(), "dx");
 
+    twin.add_to_products = g.add_to_products = true;
+    g.Set("y", twin.Get("y"));
+    g.Set("dx", twin.Get("dx"));
+    ASSERT_TRUE(twin.Run(OpKind::kLinear, kBiased).ok());
+    ASSERT_TRUE(twin.Run(OpKind::kLinearInputGrad, kInput).ok());
+    ASSERT_TRUE(g.Run(Linear, OpKind::kLinear, kBiased).ok());
+    ASSERT_TRUE(g.Run(LinearInputGrad, OpKind::kLinearInputGrad, kInput).ok());
+    ExpectClose(g.Get("y"), twin.Get("y"), c.tolerance(), "y added to");
+    ExpectClose(g.Get("dx"), twin.Get("dx"), c.tolerance(), "dx added to");
+    twin.add_to_products = g.add_to_products = false;
+
     // Added to the numbers there, then written over NaN, then added to the sum.
     for (const bool first : {false, true, false}) {
       if (first) g.Poison("dw");

@@ -16,6 +16,7 @@
 #include "planner/ir/op_schema.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/kernels.h"
+#include "tests/runtime/op_of_bindings.h"
 
 namespace meshwright::runtime::cuda {
 
@@ -48,7 +49,7 @@ inline std::string NoGpu() {
 class GpuOp {
  public:
   using Values = std::vector<double>;
-  using Bindings = std::vector<std::pair<std::string, std::string>>;
+  using Bindings = OpBindings;
 
   explicit GpuOp(CudaDevice& device) {
     block_.name = "test";
@@ -61,7 +62,8 @@ class GpuOp {
   GpuOp& operator=(const GpuOp&) = delete;
 
   planner::OpAttributes attributes;
-  bool first_micro_batch = false;  ///< accumulate operands are written
+  bool first_micro_batch = false;  ///< gradients are written, not added to
+  bool add_to_products = false;    ///< outputs of kLinear and kLinearInputGrad
 
   /// `shift` bytes off a 256-byte boundary. All tensors come before the first Run.
   void Add(const std::string& name, std::vector<int64_t> shape, planner::DType dtype,
@@ -127,20 +129,9 @@ class GpuOp {
   template <typename F>
   auto With(planner::OpKind kind, const Bindings& bindings, F f) {
     Allocate();
-    const planner::OpRow& row = planner::RowOf(kind);
-    planner::Op op;
-    op.kind = kind;
-    op.attributes = attributes;
-    for (const planner::OperandRow& operand : row.operands) {
-      op.operands.push_back({-1, operand.access});
-      if (first_micro_batch && operand.access == planner::Access::kAccumulate) {
-        op.operands.back().access = planner::Access::kWrite;
-      }
-    }
-    for (const auto& [operand, tensor] : bindings) {
-      op.operands[static_cast<size_t>(planner::OperandIndex(kind, operand.c_str()))].tensor =
-          static_cast<int32_t>(Index(tensor));
-    }
+    const planner::Op op =
+        OpOfBindings(kind, attributes, bindings, {!first_micro_batch, add_to_products},
+                     [this](const std::string& tensor) { return Index(tensor); });
     const planner::Instance instance;
     const planner::Task task;
     return f(OpCall{rank_, block_, op, instance, task, arena_});

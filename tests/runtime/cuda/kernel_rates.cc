@@ -17,6 +17,7 @@
 #include "runtime/cuda/cuda_kernels.h"
 #include "runtime/cuda/operands.h"
 #include "runtime/cuda/step_tables.h"
+#include "tests/runtime/op_of_bindings.h"
 
 namespace meshwright::runtime::cuda {
 namespace {
@@ -61,7 +62,7 @@ double Time(cudaStream_t stream, const std::function<Status()>& run) {
 /// One op on tensors in the arena.
 class Bench {
  public:
-  using Bindings = std::vector<std::pair<std::string, std::string>>;
+  using Bindings = OpBindings;
 
   Bench(CudaDevice& device, std::byte* arena, double copy_rate)
       : device_(device), arena_(arena), copy_rate_(copy_rate) {
@@ -94,19 +95,9 @@ class Bench {
   /// Times the op and prints a line. `bytes`: what must move, read and written.
   void Run(const std::string& what, OpKind kind, const Bindings& bindings, int64_t bytes,
            bool accumulate = true) {
-    planner::Op op;
-    op.kind = kind;
-    op.attributes = attributes;
-    for (const planner::OperandRow& operand : planner::RowOf(kind).operands) {
-      op.operands.push_back({-1, operand.access});
-      if (!accumulate && operand.access == planner::Access::kAccumulate) {
-        op.operands.back().access = planner::Access::kWrite;
-      }
-    }
-    for (const auto& [operand, tensor] : bindings) {
-      op.operands[static_cast<size_t>(planner::OperandIndex(kind, operand.c_str()))].tensor =
-          static_cast<int32_t>(&View(tensor) - block_.tensors.data());
-    }
+    const planner::Op op =
+        OpOfBindings(kind, attributes, bindings, {accumulate, false},
+                     [&](const std::string& name) { return &View(name) - block_.tensors.data(); });
     Check(planner::CheckOp(block_, op, program));
     program.blocks.assign(1, planner::Block{});
     program.blocks[0].ops = {op};
@@ -219,6 +210,9 @@ void Elementwise(const std::function<Bench()>& make, int64_t h, int64_t head_dim
   b.Run(fmt::format("bias add h {}", h), OpKind::kBiasAdd, {{"bias", "bias"}, {"y", "a"}}, 2 * n);
   b.Run(fmt::format("bias gradient h {}", h), OpKind::kBiasGrad,
         {{"dy", "a"}, {"bias_grad", "dbias"}}, n);
+  b.Add("tall", {4 * kRows, h});  // the start counts less
+  b.Run(fmt::format("bias gradient h {}, {} rows", h, 4 * kRows), OpKind::kBiasGrad,
+        {{"dy", "tall"}, {"bias_grad", "dbias"}}, 4 * n);
 
   Bench r = make();
   planner::OpAttributes& a = r.attributes;

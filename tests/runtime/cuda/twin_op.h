@@ -124,20 +124,9 @@ class TwinOp {
     return RunGpu(kind, bindings);
   }
   Status RunGpu(planner::OpKind kind, const Bindings& bindings) {
-    const planner::OpRow& row = planner::RowOf(kind);
-    planner::Op op;
-    op.kind = kind;
-    op.attributes = cpu.attributes;
-    for (const planner::OperandRow& operand : row.operands) {
-      op.operands.push_back({-1, operand.access});
-      if (cpu.first_micro_batch && operand.access == planner::Access::kAccumulate) {
-        op.operands.back().access = planner::Access::kWrite;
-      }
-    }
-    for (const auto& [operand, tensor] : bindings) {
-      op.operands[static_cast<size_t>(planner::OperandIndex(kind, operand.c_str()))].tensor =
-          static_cast<int32_t>(Index(tensor));
-    }
+    const planner::Op op =
+        OpOfBindings(kind, cpu.attributes, bindings, {!cpu.first_micro_batch, cpu.add_to_products},
+                     [this](const std::string& tensor) { return Index(tensor); });
     planner::RankProgram program = cpu.program;
     MW_RETURN_IF_ERROR(planner::CheckOp(block_, op, program));
     program.blocks.emplace_back().ops.push_back(op);
