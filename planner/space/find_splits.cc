@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
+#include <tuple>
 
 #include "planner/space/best_of.h"
 #include "planner/space/bounds.h"
@@ -40,9 +42,7 @@ class Search {
     const std::vector<int64_t> counts =
         groups_.size() == 1 ? options_.gpus : std::vector<int64_t>{0};
     for (const int64_t gpus : counts) BoundShapes(gpus);
-    std::sort(shapes_.begin(), shapes_.end(), [](const BoundShape& a, const BoundShape& b) {
-      return std::tie(a.seconds, a.gpus, a.shape) < std::tie(b.seconds, b.gpus, b.shape);
-    });
+    certificate_.shapes = static_cast<int64_t>(shapes_.size());
     VisitShapes();
     EvaluateCandidates();
     return Finish();
@@ -98,38 +98,45 @@ class Search {
 
   void BoundShapes(int64_t gpus) {
     std::vector<TableMinima> minima;
-    for (const Shape& shape : ShapesOf(groups_, options_, gpus)) {
+    ForEachShape(groups_, options_, gpus, [&](const Shape& shape) {
       double seconds = 0.0;
       if (options_.cut_subtrees) {
         MinimaOf(SplitOf(shape), true, minima);
         if (!minima.empty()) seconds = bounds_.ShapeTime(shape, gpus, minima);
       }
       shapes_.push_back({seconds, gpus, shape});
-    }
-    certificate_.shapes = static_cast<int64_t>(shapes_.size());
+    });
   }
 
+  /// Least bound first. Few shapes get their turn, so a heap puts no others in order.
   void VisitShapes() {
-    for (const BoundShape& s : shapes_) {
-      if (TooSlow(s.seconds) || OutOfTime()) {
-        if (!TooSlow(s.seconds)) unproven_ = std::min(unproven_, s.seconds);
-        ++certificate_.shapes_cut;
-        CountSplits(s);
-        continue;
-      }
+    const auto later = [](const BoundShape& a, const BoundShape& b) {
+      return std::tie(b.seconds, b.gpus, b.shape) < std::tie(a.seconds, a.gpus, a.shape);
+    };
+    std::make_heap(shapes_.begin(), shapes_.end(), later);
+    while (!shapes_.empty() && !TooSlow(shapes_.front().seconds) && !OutOfTime()) {
+      std::pop_heap(shapes_.begin(), shapes_.end(), later);
+      const BoundShape s = shapes_.back();
+      shapes_.pop_back();
       equal_stages_.Apply() ? VisitEqualStages(s) : VisitTuples(s);
     }
+    if (shapes_.empty()) return;
+    if (!TooSlow(shapes_.front().seconds)) unproven_ = std::min(unproven_, shapes_.front().seconds);
+    CutShapes();
   }
 
-  /// Tuples of a shape that is cut.
-  void CountSplits(const BoundShape& s) {
-    int64_t count = 0;
-    ForEachSplit(groups_, options_, s.gpus, s.shape, [&](const Split& split) {
-      count += equal_stages_.Apply() ? equal_stages_.ModesOf(split) : 1;
-    });
-    count *= GroupOrders(groups_);
-    certificate_.configurations += count;
-    certificate_.bounded += count;
+  /// Counts the tuples of the shapes that are left.
+  void CutShapes() {
+    certificate_.shapes_cut = static_cast<int64_t>(shapes_.size());
+    std::map<int64_t, SplitCounter> counters;
+    for (const BoundShape& s : shapes_) {
+      const auto at = counters.try_emplace(s.gpus, groups_, options_, s.gpus, [&](const Split& x) {
+        return equal_stages_.Apply() ? equal_stages_.ModesOf(x) : 1;
+      });
+      const int64_t count = at.first->second.Of(s.shape) * GroupOrders(groups_);
+      certificate_.configurations += count;
+      certificate_.bounded += count;
+    }
   }
 
   void VisitEqualStages(const BoundShape& s) {

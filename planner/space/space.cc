@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 namespace meshwright::planner::space {
 namespace {
@@ -142,6 +143,21 @@ class Walk {
   Split split_;
 };
 
+/// Legal (ep, expert_tp) whose product divides `ranks`.
+std::vector<std::pair<int64_t, int64_t>> ExpertSplits(const Divisibility& divisible,
+                                                      const SpaceOptions& options, int64_t ranks) {
+  std::vector<std::pair<int64_t, int64_t>> splits;
+  for (const int64_t ep : DivisorsOf(ranks)) {
+    if (!Open(options.held.ep, options.excluded.ep, ep) || !Within(ep, options.most_ep)) continue;
+    for (const int64_t expert_tp : DivisorsOf(ranks / ep)) {
+      if (!Open(options.held.expert_tp, options.excluded.expert_tp, expert_tp)) continue;
+      if (expert_tp > 1 && (!options.expert_tp || !Within(expert_tp, options.most_tp))) continue;
+      if (divisible.Expert(ep, expert_tp)) splits.emplace_back(ep, expert_tp);
+    }
+  }
+  return splits;
+}
+
 void CheckGroups(const std::vector<DeviceGroup>& groups, std::vector<std::string>& problems) {
   if (groups.empty()) {
     problems.emplace_back("devices: none given; give at least one group");
@@ -245,36 +261,24 @@ bool Divisibility::Expert(int64_t ep, int64_t expert_tp) const {
   return true;
 }
 
-std::vector<Shape> ShapesOf(const std::vector<DeviceGroup>& groups, const SpaceOptions& options,
-                            int64_t gpus) {
+void ForEachShape(const std::vector<DeviceGroup>& groups, const SpaceOptions& options, int64_t gpus,
+                  const std::function<void(const Shape&)>& visit) {
   const Divisibility divisible(groups.front().costs->module(), groups.front().costs->sequence());
   const Devices devices = DevicesOf(groups, gpus);
   const Axes& held = options.held;
   const Axes& excluded = options.excluded;
-  std::vector<Shape> shapes;
-  bool any = false;
-  const std::function<void(const Split&)> note = [&](const Split&) { any = true; };
-  const auto add = [&](Shape shape) {
-    any = false;
-    ForEachSplit(groups, options, gpus, shape, note);
-    if (!any) return;
-    for (const LinearFormat format : options.formats) {
-      if (!Open(held.format, excluded.format, format)) continue;
-      shape.format = format;
-      shapes.push_back(shape);
-    }
-  };
-  const auto experts = [&](Shape shape) {
-    const int64_t ranks = divisible.experts() ? devices.common : 1;
-    for (const int64_t ep : DivisorsOf(ranks)) {
-      if (!Open(held.ep, excluded.ep, ep) || !Within(ep, options.most_ep)) continue;
-      for (const int64_t expert_tp : DivisorsOf(ranks / ep)) {
-        if (!Open(held.expert_tp, excluded.expert_tp, expert_tp)) continue;
-        if (expert_tp > 1 && (!options.expert_tp || !Within(expert_tp, options.most_tp))) continue;
-        if (!divisible.Expert(ep, expert_tp)) continue;
-        shape.ep = ep;
-        shape.expert_tp = expert_tp;
-        add(shape);
+  const std::vector<std::pair<int64_t, int64_t>> experts =
+      ExpertSplits(divisible, options, divisible.experts() ? devices.common : 1);
+  SplitCounter counter(groups, options, gpus);
+  const auto with_experts = [&](Shape shape) {
+    for (const auto& [ep, expert_tp] : experts) {
+      shape.ep = ep;
+      shape.expert_tp = expert_tp;
+      if (counter.Of(shape) == 0) continue;
+      for (const LinearFormat format : options.formats) {
+        if (!Open(held.format, excluded.format, format)) continue;
+        shape.format = format;
+        visit(shape);
       }
     }
   };
@@ -293,12 +297,40 @@ std::vector<Shape> ShapesOf(const std::vector<DeviceGroup>& groups, const SpaceO
           }
           if (sequence_parallel && !divisible.SequenceParallel(tp, cp)) continue;
           if (options.sequence_parallel_tied && sequence_parallel != (tp > 1)) continue;
-          experts({tp, cp, 1, 1, micro_batch, sequence_parallel, LinearFormat::kBf16});
+          with_experts({tp, cp, 1, 1, micro_batch, sequence_parallel, LinearFormat::kBf16});
         }
       }
     }
   }
+}
+
+std::vector<Shape> ShapesOf(const std::vector<DeviceGroup>& groups, const SpaceOptions& options,
+                            int64_t gpus) {
+  std::vector<Shape> shapes;
+  ForEachShape(groups, options, gpus, [&](const Shape& shape) { shapes.push_back(shape); });
   return shapes;
+}
+
+size_t SplitCounter::KeyHash::operator()(const Key& key) const {
+  uint64_t hash = 0;
+  for (const int64_t part : {key.ranks, key.context, key.expert_ranks, key.micro_batch}) {
+    // Multiply and fold: the low bits of powers of two are zeros.
+    hash = (hash ^ static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15ULL;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+int64_t SplitCounter::Of(const Shape& shape) {
+  const Key key{shape.tp * shape.cp, shape.cp > 1 ? 1 : 0, shape.ep * shape.expert_tp,
+                shape.micro_batch};
+  const auto [at, fresh] = counts_.try_emplace(key, 0);
+  if (!fresh) return at->second;
+  int64_t count = 0;
+  ForEachSplit(groups_, options_, gpus_, shape,
+               [&](const Split& split) { count += weight_ ? weight_(split) : 1; });
+  at->second = count;
+  return count;
 }
 
 void ForEachSplit(const std::vector<DeviceGroup>& groups, const SpaceOptions& options, int64_t gpus,

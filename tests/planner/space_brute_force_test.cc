@@ -186,11 +186,15 @@ TEST(Space, EnumeratesWhatTheRulesAllow) {
     std::vector<int64_t> counts = c.groups.size() == 1 ? c.options.gpus : std::vector<int64_t>{0};
     for (const int64_t gpus : counts) {
       std::vector<stack::Split> seen;
+      SplitCounter counter(c.groups, c.options, gpus);
       for (const Shape& shape : ShapesOf(c.groups, c.options, gpus)) {
+        const size_t before = seen.size();
         ForEachSplit(c.groups, c.options, gpus, shape, [&](const stack::Split& s) {
           EXPECT_TRUE(WhyIllegal(c.groups, c.options, gpus, s).empty()) << ShortName(s);
           seen.push_back(s);
         });
+        EXPECT_GT(seen.size(), before);
+        EXPECT_EQ(counter.Of(shape), static_cast<int64_t>(seen.size() - before));
       }
       std::sort(seen.begin(), seen.end());
       EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end());
