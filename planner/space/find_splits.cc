@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
-#include <map>
+#include <memory>
 #include <tuple>
 
 #include "planner/space/best_of.h"
 #include "planner/space/bounds.h"
 #include "planner/space/legal.h"
 #include "planner/space/reduced.h"
+#include "planner/space/shapes.h"
 
 namespace meshwright::planner::space {
 namespace {
@@ -35,14 +36,12 @@ class Search {
         bounds_(groups, options),
         inner_(groups, options),
         equal_stages_(groups, options),
-        best_(options.top) {}
+        best_(options.top),
+        least_(groups.size()) {}
 
   Result<SpaceResult> Run() {
     begin_ = Clock::now();
-    const std::vector<int64_t> counts =
-        groups_.size() == 1 ? options_.gpus : std::vector<int64_t>{0};
-    for (const int64_t gpus : counts) BoundShapes(gpus);
-    certificate_.shapes = static_cast<int64_t>(shapes_.size());
+    BoundFamilies();
     VisitShapes();
     EvaluateCandidates();
     return Finish();
@@ -53,6 +52,8 @@ class Search {
     double seconds = 0.0;
     int64_t gpus = 0;
     Shape shape;
+    Shapes* space = nullptr;
+    bool family = false;  ///< all shapes that differ from it in ep and expert_tp
   };
   struct Candidate {
     double seconds = 0.0;
@@ -96,19 +97,38 @@ class Search {
     return split;
   }
 
-  void BoundShapes(int64_t gpus) {
-    std::vector<TableMinima> minima;
-    ForEachShape(groups_, options_, gpus, [&](const Shape& shape) {
-      double seconds = 0.0;
-      if (options_.cut_subtrees) {
-        MinimaOf(SplitOf(shape), true, minima);
-        if (!minima.empty()) seconds = bounds_.ShapeTime(shape, gpus, minima);
-      }
-      shapes_.push_back({seconds, gpus, shape});
-    });
+  BoundShape Bound(Shapes* space, int64_t gpus, const Shape& shape, bool family) {
+    const bool known = options_.cut_subtrees && LeastPasses(SplitOf(shape), family);
+    return {known ? bounds_.ShapeTime(shape, gpus, least_) : 0.0, gpus, shape, space, family};
+  }
+  /// Of each group; false: not known.
+  bool LeastPasses(const Split& split, bool family) {
+    const auto over = family ? stack::BoundOver::kAnyExperts : stack::BoundOver::kShape;
+    const auto modes = bounds_.Modes(split);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (!groups_[g].costs->LeastPasses(split, over, modes, &least_[g])) return false;
+    }
+    return true;
   }
 
-  /// Least bound first. Few shapes get their turn, so a heap puts no others in order.
+  void BoundFamilies() {
+    const auto weight = [&](const Split& split) {
+      return equal_stages_.Apply() ? equal_stages_.ModesOf(split) : 1;
+    };
+    const std::vector<int64_t> counts =
+        groups_.size() == 1 ? options_.gpus : std::vector<int64_t>{0};
+    for (const int64_t gpus : counts) {
+      spaces_.push_back(std::make_unique<Shapes>(groups_, options_, gpus, weight));
+      Shapes* space = spaces_.back().get();
+      space->ForEachFamily([&](const Shape& family, const Shapes::Count& count) {
+        certificate_.shapes += count.shapes;
+        shapes_.push_back(Bound(space, gpus, family, true));
+      });
+    }
+  }
+
+  /// Least bound first; a family gives way to its shapes. Few get their turn, so a heap puts no
+  /// others in order.
   void VisitShapes() {
     const auto later = [](const BoundShape& a, const BoundShape& b) {
       return std::tie(b.seconds, b.gpus, b.shape) < std::tie(a.seconds, a.gpus, a.shape);
@@ -118,25 +138,27 @@ class Search {
       std::pop_heap(shapes_.begin(), shapes_.end(), later);
       const BoundShape s = shapes_.back();
       shapes_.pop_back();
-      equal_stages_.Apply() ? VisitEqualStages(s) : VisitTuples(s);
+      if (s.family) {
+        s.space->ForEachShape(s.shape, [&](const Shape& shape) {
+          shapes_.push_back(Bound(s.space, s.gpus, shape, false));
+          std::push_heap(shapes_.begin(), shapes_.end(), later);
+        });
+      } else {
+        equal_stages_.Apply() ? VisitEqualStages(s) : VisitTuples(s);
+      }
     }
     if (shapes_.empty()) return;
     if (!TooSlow(shapes_.front().seconds)) unproven_ = std::min(unproven_, shapes_.front().seconds);
-    CutShapes();
+    for (const BoundShape& s : shapes_) Cut(s);
   }
 
-  /// Counts the tuples of the shapes that are left.
-  void CutShapes() {
-    certificate_.shapes_cut = static_cast<int64_t>(shapes_.size());
-    std::map<int64_t, SplitCounter> counters;
-    for (const BoundShape& s : shapes_) {
-      const auto at = counters.try_emplace(s.gpus, groups_, options_, s.gpus, [&](const Split& x) {
-        return equal_stages_.Apply() ? equal_stages_.ModesOf(x) : 1;
-      });
-      const int64_t count = at.first->second.Of(s.shape) * GroupOrders(groups_);
-      certificate_.configurations += count;
-      certificate_.bounded += count;
-    }
+  /// Counts the tuples of what is cut.
+  void Cut(const BoundShape& s) {
+    const Shapes::Count count =
+        s.family ? s.space->CountOf(s.shape) : Shapes::Count{1, s.space->SplitsOf(s.shape)};
+    certificate_.shapes_cut += count.shapes;
+    certificate_.configurations += count.splits * GroupOrders(groups_);
+    certificate_.bounded += count.splits * GroupOrders(groups_);
   }
 
   void VisitEqualStages(const BoundShape& s) {
@@ -297,8 +319,10 @@ class Search {
   Certificate certificate_;
   Clock::time_point begin_;
   bool late_ = false;
-  double unproven_ = kInfinity;  ///< least bound of what was neither solved nor cut
+  double unproven_ = kInfinity;                  ///< least bound of what was neither solved nor cut
+  std::vector<std::unique_ptr<Shapes>> spaces_;  ///< by number of devices
   std::vector<BoundShape> shapes_;
+  std::vector<stack::LeastSeconds> least_;
   std::vector<TableMinima> exact_;
   std::vector<Candidate> candidates_;
   size_t most_candidates_ = kMostCandidates;

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <utility>
+
+#include "planner/space/axes.h"
 
 namespace meshwright::planner::space {
 namespace {
@@ -15,42 +16,6 @@ using stack::RankOrder;
 using stack::Schedule;
 using stack::ShardingLevel;
 using stack::Split;
-
-template <typename T>
-bool Open(const std::optional<T>& held, const std::optional<T>& excluded, const T& value) {
-  return (!held || *held == value) && (!excluded || *excluded != value);
-}
-
-std::vector<int64_t> DivisorsOf(int64_t value) {
-  std::vector<int64_t> low, high;
-  for (int64_t d = 1; d * d <= value; ++d) {
-    if (value % d != 0) continue;
-    low.push_back(d);
-    if (d != value / d) high.push_back(value / d);
-  }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
-
-bool Within(int64_t value, int64_t most) {
-  return most <= 0 || value <= most;
-}
-
-/// Total devices, and what the ranks of a stage must divide.
-struct Devices {
-  int64_t total = 0;
-  int64_t common = 0;
-};
-
-Devices DevicesOf(const std::vector<DeviceGroup>& groups, int64_t gpus) {
-  if (groups.size() == 1) return {gpus, gpus};
-  Devices d;
-  for (const DeviceGroup& g : groups) {
-    d.total += g.gpus;
-    d.common = std::gcd(d.common, g.gpus);
-  }
-  return d;
-}
 
 /// Splits of one shape, one axis after the other.
 class Walk {
@@ -142,21 +107,6 @@ class Walk {
   const std::function<void(const Split&)>& visit_;
   Split split_;
 };
-
-/// Legal (ep, expert_tp) whose product divides `ranks`.
-std::vector<std::pair<int64_t, int64_t>> ExpertSplits(const Divisibility& divisible,
-                                                      const SpaceOptions& options, int64_t ranks) {
-  std::vector<std::pair<int64_t, int64_t>> splits;
-  for (const int64_t ep : DivisorsOf(ranks)) {
-    if (!Open(options.held.ep, options.excluded.ep, ep) || !Within(ep, options.most_ep)) continue;
-    for (const int64_t expert_tp : DivisorsOf(ranks / ep)) {
-      if (!Open(options.held.expert_tp, options.excluded.expert_tp, expert_tp)) continue;
-      if (expert_tp > 1 && (!options.expert_tp || !Within(expert_tp, options.most_tp))) continue;
-      if (divisible.Expert(ep, expert_tp)) splits.emplace_back(ep, expert_tp);
-    }
-  }
-  return splits;
-}
 
 void CheckGroups(const std::vector<DeviceGroup>& groups, std::vector<std::string>& problems) {
   if (groups.empty()) {
@@ -259,78 +209,6 @@ bool Divisibility::Expert(int64_t ep, int64_t expert_tp) const {
     if (l.mlp.moe->experts % ep != 0 || l.mlp.moe->expert_ffn % expert_tp != 0) return false;
   }
   return true;
-}
-
-void ForEachShape(const std::vector<DeviceGroup>& groups, const SpaceOptions& options, int64_t gpus,
-                  const std::function<void(const Shape&)>& visit) {
-  const Divisibility divisible(groups.front().costs->module(), groups.front().costs->sequence());
-  const Devices devices = DevicesOf(groups, gpus);
-  const Axes& held = options.held;
-  const Axes& excluded = options.excluded;
-  const std::vector<std::pair<int64_t, int64_t>> experts =
-      ExpertSplits(divisible, options, divisible.experts() ? devices.common : 1);
-  SplitCounter counter(groups, options, gpus);
-  const auto with_experts = [&](Shape shape) {
-    for (const auto& [ep, expert_tp] : experts) {
-      shape.ep = ep;
-      shape.expert_tp = expert_tp;
-      if (counter.Of(shape) == 0) continue;
-      for (const LinearFormat format : options.formats) {
-        if (!Open(held.format, excluded.format, format)) continue;
-        shape.format = format;
-        visit(shape);
-      }
-    }
-  };
-  for (const int64_t tp : DivisorsOf(devices.common)) {
-    if (!Open(held.tp, excluded.tp, tp) || !Within(tp, options.most_tp)) continue;
-    if (!divisible.Tensor(tp)) continue;
-    for (const int64_t cp : DivisorsOf(devices.common / tp)) {
-      if (!Open(held.cp, excluded.cp, cp) || !Within(cp, options.most_cp)) continue;
-      if (!divisible.Context(cp)) continue;
-      for (const int64_t micro_batch : DivisorsOf(options.global_batch)) {
-        if (!Open(held.micro_batch, excluded.micro_batch, micro_batch)) continue;
-        if (!Within(micro_batch, options.most_micro_batch)) break;
-        for (const bool sequence_parallel : {false, true}) {
-          if (!Open(held.sequence_parallel, excluded.sequence_parallel, sequence_parallel)) {
-            continue;
-          }
-          if (sequence_parallel && !divisible.SequenceParallel(tp, cp)) continue;
-          if (options.sequence_parallel_tied && sequence_parallel != (tp > 1)) continue;
-          with_experts({tp, cp, 1, 1, micro_batch, sequence_parallel, LinearFormat::kBf16});
-        }
-      }
-    }
-  }
-}
-
-std::vector<Shape> ShapesOf(const std::vector<DeviceGroup>& groups, const SpaceOptions& options,
-                            int64_t gpus) {
-  std::vector<Shape> shapes;
-  ForEachShape(groups, options, gpus, [&](const Shape& shape) { shapes.push_back(shape); });
-  return shapes;
-}
-
-size_t SplitCounter::KeyHash::operator()(const Key& key) const {
-  uint64_t hash = 0;
-  for (const int64_t part : {key.ranks, key.context, key.expert_ranks, key.micro_batch}) {
-    // Multiply and fold: the low bits of powers of two are zeros.
-    hash = (hash ^ static_cast<uint64_t>(part)) * 0x9e3779b97f4a7c15ULL;
-    hash ^= hash >> 32;
-  }
-  return hash;
-}
-
-int64_t SplitCounter::Of(const Shape& shape) {
-  const Key key{shape.tp * shape.cp, shape.cp > 1 ? 1 : 0, shape.ep * shape.expert_tp,
-                shape.micro_batch};
-  const auto [at, fresh] = counts_.try_emplace(key, 0);
-  if (!fresh) return at->second;
-  int64_t count = 0;
-  ForEachSplit(groups_, options_, gpus_, shape,
-               [&](const Split& split) { count += weight_ ? weight_(split) : 1; });
-  at->second = count;
-  return count;
 }
 
 void ForEachSplit(const std::vector<DeviceGroup>& groups, const SpaceOptions& options, int64_t gpus,

@@ -9,8 +9,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "planner/stack/split.h"
@@ -123,44 +121,11 @@ struct Shape {
   friend auto operator<=>(const Shape&, const Shape&) = default;
 };
 
-/// Calls `visit` for every shape that some legal split on `gpus` devices has.
-void ForEachShape(const std::vector<DeviceGroup>& groups, const SpaceOptions& options, int64_t gpus,
-                  const std::function<void(const Shape&)>& visit);
-
-/// All of them.
-std::vector<Shape> ShapesOf(const std::vector<DeviceGroup>& groups, const SpaceOptions& options,
-                            int64_t gpus);
-
 /// Calls `visit` for every legal split of that shape on `gpus` devices: pp, dp, micro-batches,
 /// sharding, rank order, schedule and virtual stages (parallelism.md 10.1, 10.3). Group orders are
 /// not part of it.
 void ForEachSplit(const std::vector<DeviceGroup>& groups, const SpaceOptions& options, int64_t gpus,
                   const Shape& shape, const std::function<void(const stack::Split&)>& visit);
-
-/// How many splits ForEachSplit visits. That depends on tp cp, on whether there are context ranks
-/// (replicas to shard over), on ep expert_tp and on the micro-batch: like shapes are counted once.
-class SplitCounter {
- public:
-  /// `weight`: what a split counts; without, one.
-  SplitCounter(const std::vector<DeviceGroup>& groups, const SpaceOptions& options, int64_t gpus,
-               std::function<int64_t(const stack::Split&)> weight = nullptr)
-      : groups_(groups), options_(options), gpus_(gpus), weight_(std::move(weight)) {}
-  int64_t Of(const Shape& shape);
-
- private:
-  const std::vector<DeviceGroup>& groups_;
-  const SpaceOptions& options_;
-  int64_t gpus_ = 0;
-  std::function<int64_t(const stack::Split&)> weight_;
-  struct Key {
-    int64_t ranks, context, expert_ranks, micro_batch;
-    friend bool operator==(const Key&, const Key&) = default;
-  };
-  struct KeyHash {
-    size_t operator()(const Key& key) const;
-  };
-  std::unordered_map<Key, int64_t, KeyHash> counts_;
-};
 
 /// Stages of each group under a split; empty when the groups do not come out even. One group: {pp}.
 std::vector<int64_t> StagesOfGroups(const std::vector<DeviceGroup>& groups,
