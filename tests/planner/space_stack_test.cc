@@ -190,6 +190,13 @@ TEST_P(SpaceOnStack, LeastPassesAreThoseOfLeastItems) {
       const double embedding = PassesOf(table.embedding), head = PassesOf(table.head);
       EXPECT_NEAR(least.embedding_s, embedding, 1e-12 * embedding) << name << " " << ShortName(s);
       EXPECT_NEAR(least.head_s, head, 1e-12 * head) << name << " " << ShortName(s);
+      stack::LeastSeconds any;
+      ASSERT_TRUE(scene.costs->LeastPasses(s, stack::BoundOver::kAnyExperts, modes, &any));
+      for (size_t kind = 0; kind < table.layers.size(); ++kind) {
+        EXPECT_LE(any.layer_s[kind], least.layer_s[kind] * (1 + 1e-12))
+            << name << " " << ShortName(s);
+      }
+      EXPECT_LE(any.head_s, least.head_s * (1 + 1e-12)) << name << " " << ShortName(s);
       if (testing::Test::HasFailure()) return;
     }
     EXPECT_GT(seen, 30);
