@@ -1,7 +1,7 @@
 // The shapes of a space, family by family, and how many splits they have.
 //
-// A family: shapes that differ in ep and expert_tp alone. What only experts depend on is most of
-// the shapes of a large space, and a bound without experts' work cuts most families whole.
+// A family: shapes that differ in ep and expert_tp alone. A large space has dozens in each, and a
+// bound without experts' work cuts most families whole.
 #pragma once
 
 #include <cstdint>
