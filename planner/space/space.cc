@@ -11,7 +11,6 @@
 namespace meshwright::planner::space {
 namespace {
 
-using stack::LinearFormat;
 using stack::RankOrder;
 using stack::Schedule;
 using stack::ShardingLevel;
