@@ -23,10 +23,10 @@ double D(int64_t value) {
   return static_cast<double>(value);
 }
 
-template <typename F>
-double LeastOf(const std::vector<TableMinima>& minima, const F& f) {
+template <typename Least, typename F>
+double LeastOf(const std::vector<Least>& minima, const F& f) {
   double least = kInfinity;
-  for (const TableMinima& m : minima) least = std::min(least, f(m));
+  for (const Least& m : minima) least = std::min(least, f(m));
   return least;
 }
 
@@ -102,15 +102,23 @@ TableMinima Bounds::MinimaOf(const ItemTable& table, const std::array<bool, kLay
   return m;
 }
 
-double Bounds::WeightedWork(const std::vector<double>& stages,
-                            const std::vector<TableMinima>& minima, double* largest) const {
-  double total = 0.0;
-  for (size_t g = 0; g < minima.size(); ++g) {
-    total += stages[g] / std::max(minima[g].work_s(), std::numeric_limits<double>::min());
+double Bounds::WorkOf(const stack::LeastSeconds& least) const {
+  double work = least.embedding_s + least.head_s;
+  for (size_t kind = 0; kind < kind_layers_.size(); ++kind) {
+    if (kind_layers_[kind] > 0) work += kind_layers_[kind] * least.layer_s[kind];
   }
-  const auto weight = [&](const TableMinima& m) {
-    return 1.0 / (std::max(m.work_s(), std::numeric_limits<double>::min()) * total);
+  return work;
+}
+
+template <typename Least>
+double Bounds::WeightedWork(const std::vector<double>& stages, const std::vector<Least>& minima,
+                            double* largest) const {
+  const auto work_of = [&](const Least& m) {
+    return std::max(WorkOf(m), std::numeric_limits<double>::min());
   };
+  double total = 0.0;
+  for (size_t g = 0; g < minima.size(); ++g) total += stages[g] / work_of(minima[g]);
+  const auto weight = [&](const Least& m) { return 1.0 / (work_of(m) * total); };
   double work = LeastOf(minima, [&](const auto& m) { return weight(m) * m.embedding_s; }) +
                 LeastOf(minima, [&](const auto& m) { return weight(m) * m.head_s; });
   for (size_t kind = 0; kind < kind_layers_.size(); ++kind) {
@@ -120,7 +128,7 @@ double Bounds::WeightedWork(const std::vector<double>& stages,
   }
   if (largest != nullptr) {
     *largest = 0.0;
-    for (const TableMinima& m : minima) *largest = std::max(*largest, weight(m));
+    for (const Least& m : minima) *largest = std::max(*largest, weight(m));
   }
   return work;
 }
@@ -174,14 +182,15 @@ double Bounds::Time(const Split& split, const std::vector<TableMinima>& minima) 
 }
 
 double Bounds::ShapeTime(const Shape& shape, int64_t gpus,
-                         const std::vector<TableMinima>& minima) const {
+                         const std::vector<stack::LeastSeconds>& least) const {
   // T >= m max t, for any one dp: both m and the stages of a group go as 1 / dp.
+  const double batches = D(options_.global_batch) / D(shape.micro_batch);
+  if (least.size() == 1) return batches * WorkOf(least.front()) * D(shape.tp * shape.cp) / D(gpus);
   std::vector<double> stages;
   for (const DeviceGroup& g : groups_) {
-    const int64_t devices = groups_.size() == 1 ? gpus : g.gpus;
-    stages.push_back(D(devices) / D(shape.tp * shape.cp));
+    stages.push_back(D(g.gpus) / D(shape.tp * shape.cp));
   }
-  return D(options_.global_batch) / D(shape.micro_batch) * WeightedWork(stages, minima, nullptr);
+  return batches * WeightedWork(stages, least, nullptr);
 }
 
 bool Bounds::MayFit(const Split& split, const std::vector<TableMinima>& minima) const {

@@ -28,14 +28,11 @@
 namespace meshwright::planner::space {
 
 /// Least numbers of one item table over the allowed modes.
-struct TableMinima {
-  explicit TableMinima(size_t kinds) : layer_s(kinds) {}
-  std::vector<double> layer_s;  ///< by kind: forward + backward
-  double least_layer_s = 0.0;   ///< over the kinds that occur
-  double layers_s = 0.0;        ///< all layers
-  double embedding_s = 0.0;
-  double head_s = 0.0;
-  double late_s = 0.0;  ///< all items: forward + backward - 2 weight; may be negative
+struct TableMinima : stack::LeastSeconds {
+  explicit TableMinima(size_t kinds) { layer_s.resize(kinds); }
+  double least_layer_s = 0.0;  ///< over the kinds that occur
+  double layers_s = 0.0;       ///< all layers
+  double late_s = 0.0;         ///< all items: forward + backward - 2 weight; may be negative
   double message_s = 0.0;
   double exposed_message_s = 0.0;
   /// Least (working set, saved bytes) of a layer, one mode each: working sets rise, saved bytes
@@ -61,14 +58,19 @@ class Bounds {
   /// Seconds; `minima` by group. Proof 1 to 3 above.
   double Time(const stack::Split& split, const std::vector<TableMinima>& minima) const;
   /// Seconds, below Time of every split with that shape on `gpus` devices: m A depends on the shape
-  /// alone, since m / P does.
-  double ShapeTime(const Shape& shape, int64_t gpus, const std::vector<TableMinima>& minima) const;
+  /// alone, since m / P does. `least` by group, of StageCosts::LeastPasses.
+  double ShapeTime(const Shape& shape, int64_t gpus,
+                   const std::vector<stack::LeastSeconds>& least) const;
   /// False: no solution of the split fits.
   bool MayFit(const stack::Split& split, const std::vector<TableMinima>& minima) const;
 
  private:
-  /// A without messages, and the largest weight, for `stages` of each group.
-  double WeightedWork(const std::vector<double>& stages, const std::vector<TableMinima>& minima,
+  /// Seconds of all items.
+  double WorkOf(const stack::LeastSeconds& least) const;
+  /// A without messages, and the largest weight, for `stages` of each group; Least: TableMinima or
+  /// LeastSeconds.
+  template <typename Least>
+  double WeightedWork(const std::vector<double>& stages, const std::vector<Least>& minima,
                       double* largest) const;
 
   const std::vector<DeviceGroup>& groups_;

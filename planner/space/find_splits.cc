@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <memory>
+#include <tuple>
 
 #include "planner/space/best_of.h"
 #include "planner/space/bounds.h"
 #include "planner/space/legal.h"
 #include "planner/space/reduced.h"
+#include "planner/space/shapes.h"
 
 namespace meshwright::planner::space {
 namespace {
@@ -33,16 +36,12 @@ class Search {
         bounds_(groups, options),
         inner_(groups, options),
         equal_stages_(groups, options),
-        best_(options.top) {}
+        best_(options.top),
+        least_(groups.size()) {}
 
   Result<SpaceResult> Run() {
     begin_ = Clock::now();
-    const std::vector<int64_t> counts =
-        groups_.size() == 1 ? options_.gpus : std::vector<int64_t>{0};
-    for (const int64_t gpus : counts) BoundShapes(gpus);
-    std::sort(shapes_.begin(), shapes_.end(), [](const BoundShape& a, const BoundShape& b) {
-      return std::tie(a.seconds, a.gpus, a.shape) < std::tie(b.seconds, b.gpus, b.shape);
-    });
+    BoundFamilies();
     VisitShapes();
     EvaluateCandidates();
     return Finish();
@@ -53,6 +52,8 @@ class Search {
     double seconds = 0.0;
     int64_t gpus = 0;
     Shape shape;
+    Shapes* space = nullptr;
+    bool family = false;  ///< all shapes that differ from it in ep and expert_tp
   };
   struct Candidate {
     double seconds = 0.0;
@@ -96,40 +97,68 @@ class Search {
     return split;
   }
 
-  void BoundShapes(int64_t gpus) {
-    std::vector<TableMinima> minima;
-    for (const Shape& shape : ShapesOf(groups_, options_, gpus)) {
-      double seconds = 0.0;
-      if (options_.cut_subtrees) {
-        MinimaOf(SplitOf(shape), true, minima);
-        if (!minima.empty()) seconds = bounds_.ShapeTime(shape, gpus, minima);
-      }
-      shapes_.push_back({seconds, gpus, shape});
+  BoundShape Bound(Shapes* space, int64_t gpus, const Shape& shape, bool family) {
+    const bool known = options_.cut_subtrees && LeastPasses(SplitOf(shape), family);
+    return {known ? bounds_.ShapeTime(shape, gpus, least_) : 0.0, gpus, shape, space, family};
+  }
+  /// Of each group; false: not known.
+  bool LeastPasses(const Split& split, bool family) {
+    const auto over = family ? stack::BoundOver::kAnyExperts : stack::BoundOver::kShape;
+    const auto modes = bounds_.Modes(split);
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (!groups_[g].costs->LeastPasses(split, over, modes, &least_[g])) return false;
     }
-    certificate_.shapes = static_cast<int64_t>(shapes_.size());
+    return true;
   }
 
+  void BoundFamilies() {
+    const auto weight = [&](const Split& split) {
+      return equal_stages_.Apply() ? equal_stages_.ModesOf(split) : 1;
+    };
+    const std::vector<int64_t> counts =
+        groups_.size() == 1 ? options_.gpus : std::vector<int64_t>{0};
+    for (const int64_t gpus : counts) {
+      spaces_.push_back(std::make_unique<Shapes>(groups_, options_, gpus, weight));
+      Shapes* space = spaces_.back().get();
+      space->ForEachFamily([&](const Shape& family, const Shapes::Count& count) {
+        certificate_.shapes += count.shapes;
+        shapes_.push_back(Bound(space, gpus, family, true));
+      });
+    }
+  }
+
+  /// Least bound first; a family gives way to its shapes. Few get their turn, so a heap puts no
+  /// others in order.
   void VisitShapes() {
-    for (const BoundShape& s : shapes_) {
-      if (TooSlow(s.seconds) || OutOfTime()) {
-        if (!TooSlow(s.seconds)) unproven_ = std::min(unproven_, s.seconds);
-        ++certificate_.shapes_cut;
-        CountSplits(s);
-        continue;
+    const auto later = [](const BoundShape& a, const BoundShape& b) {
+      return std::tie(b.seconds, b.gpus, b.shape) < std::tie(a.seconds, a.gpus, a.shape);
+    };
+    std::make_heap(shapes_.begin(), shapes_.end(), later);
+    while (!shapes_.empty() && !TooSlow(shapes_.front().seconds) && !OutOfTime()) {
+      std::pop_heap(shapes_.begin(), shapes_.end(), later);
+      const BoundShape s = shapes_.back();
+      shapes_.pop_back();
+      if (s.family) {
+        s.space->ForEachShape(s.shape, [&](const Shape& shape) {
+          shapes_.push_back(Bound(s.space, s.gpus, shape, false));
+          std::push_heap(shapes_.begin(), shapes_.end(), later);
+        });
+      } else {
+        equal_stages_.Apply() ? VisitEqualStages(s) : VisitTuples(s);
       }
-      equal_stages_.Apply() ? VisitEqualStages(s) : VisitTuples(s);
     }
+    if (shapes_.empty()) return;
+    if (!TooSlow(shapes_.front().seconds)) unproven_ = std::min(unproven_, shapes_.front().seconds);
+    for (const BoundShape& s : shapes_) Cut(s);
   }
 
-  /// Tuples of a shape that is cut.
-  void CountSplits(const BoundShape& s) {
-    int64_t count = 0;
-    ForEachSplit(groups_, options_, s.gpus, s.shape, [&](const Split& split) {
-      count += equal_stages_.Apply() ? equal_stages_.ModesOf(split) : 1;
-    });
-    count *= GroupOrders(groups_);
-    certificate_.configurations += count;
-    certificate_.bounded += count;
+  /// Counts the tuples of what is cut.
+  void Cut(const BoundShape& s) {
+    const Shapes::Count count =
+        s.family ? s.space->CountOf(s.shape) : Shapes::Count{1, s.space->SplitsOf(s.shape)};
+    certificate_.shapes_cut += count.shapes;
+    certificate_.configurations += count.splits * GroupOrders(groups_);
+    certificate_.bounded += count.splits * GroupOrders(groups_);
   }
 
   void VisitEqualStages(const BoundShape& s) {
@@ -290,8 +319,10 @@ class Search {
   Certificate certificate_;
   Clock::time_point begin_;
   bool late_ = false;
-  double unproven_ = kInfinity;  ///< least bound of what was neither solved nor cut
+  double unproven_ = kInfinity;                  ///< least bound of what was neither solved nor cut
+  std::vector<std::unique_ptr<Shapes>> spaces_;  ///< by number of devices
   std::vector<BoundShape> shapes_;
+  std::vector<stack::LeastSeconds> least_;
   std::vector<TableMinima> exact_;
   std::vector<Candidate> candidates_;
   size_t most_candidates_ = kMostCandidates;

@@ -1,11 +1,11 @@
 // FindSplits: the best splits of a module over the whole space, proven best for the objective of
 // planner/stack/stage_costs.h.
 //
-// Shapes (what tables depend on) are tried by their lower bound, least first; a shape whose bound
-// is above the worst of the best is cut with all its tuples. The tuples of the others are bounded
-// one by one (bounds.h), and those that are left are solved exactly, least bound first (inner.h).
-// The result does not depend on that order: only what is certainly worse is cut, and equal
-// objectives are ordered by tuple.
+// Shapes (what tables depend on) are tried by their lower bound, least first, out of families that
+// have one themselves (shapes.h); a family or shape whose bound is above the worst of the best is
+// cut with all its tuples. The tuples of the others are bounded one by one (bounds.h), and those
+// that are left are solved exactly, least bound first (inner.h). The result does not depend on that
+// order: only what is certainly worse is cut, and equal objectives are ordered by tuple.
 #pragma once
 
 #include <cstdint>

@@ -6,50 +6,15 @@
 #include <cmath>
 #include <numeric>
 
+#include "planner/space/axes.h"
+
 namespace meshwright::planner::space {
 namespace {
 
-using stack::LinearFormat;
 using stack::RankOrder;
 using stack::Schedule;
 using stack::ShardingLevel;
 using stack::Split;
-
-template <typename T>
-bool Open(const std::optional<T>& held, const std::optional<T>& excluded, const T& value) {
-  return (!held || *held == value) && (!excluded || *excluded != value);
-}
-
-std::vector<int64_t> DivisorsOf(int64_t value) {
-  std::vector<int64_t> low, high;
-  for (int64_t d = 1; d * d <= value; ++d) {
-    if (value % d != 0) continue;
-    low.push_back(d);
-    if (d != value / d) high.push_back(value / d);
-  }
-  low.insert(low.end(), high.rbegin(), high.rend());
-  return low;
-}
-
-bool Within(int64_t value, int64_t most) {
-  return most <= 0 || value <= most;
-}
-
-/// Total devices, and what the ranks of a stage must divide.
-struct Devices {
-  int64_t total = 0;
-  int64_t common = 0;
-};
-
-Devices DevicesOf(const std::vector<DeviceGroup>& groups, int64_t gpus) {
-  if (groups.size() == 1) return {gpus, gpus};
-  Devices d;
-  for (const DeviceGroup& g : groups) {
-    d.total += g.gpus;
-    d.common = std::gcd(d.common, g.gpus);
-  }
-  return d;
-}
 
 /// Splits of one shape, one axis after the other.
 class Walk {
@@ -243,62 +208,6 @@ bool Divisibility::Expert(int64_t ep, int64_t expert_tp) const {
     if (l.mlp.moe->experts % ep != 0 || l.mlp.moe->expert_ffn % expert_tp != 0) return false;
   }
   return true;
-}
-
-std::vector<Shape> ShapesOf(const std::vector<DeviceGroup>& groups, const SpaceOptions& options,
-                            int64_t gpus) {
-  const Divisibility divisible(groups.front().costs->module(), groups.front().costs->sequence());
-  const Devices devices = DevicesOf(groups, gpus);
-  const Axes& held = options.held;
-  const Axes& excluded = options.excluded;
-  std::vector<Shape> shapes;
-  bool any = false;
-  const std::function<void(const Split&)> note = [&](const Split&) { any = true; };
-  const auto add = [&](Shape shape) {
-    any = false;
-    ForEachSplit(groups, options, gpus, shape, note);
-    if (!any) return;
-    for (const LinearFormat format : options.formats) {
-      if (!Open(held.format, excluded.format, format)) continue;
-      shape.format = format;
-      shapes.push_back(shape);
-    }
-  };
-  const auto experts = [&](Shape shape) {
-    const int64_t ranks = divisible.experts() ? devices.common : 1;
-    for (const int64_t ep : DivisorsOf(ranks)) {
-      if (!Open(held.ep, excluded.ep, ep) || !Within(ep, options.most_ep)) continue;
-      for (const int64_t expert_tp : DivisorsOf(ranks / ep)) {
-        if (!Open(held.expert_tp, excluded.expert_tp, expert_tp)) continue;
-        if (expert_tp > 1 && (!options.expert_tp || !Within(expert_tp, options.most_tp))) continue;
-        if (!divisible.Expert(ep, expert_tp)) continue;
-        shape.ep = ep;
-        shape.expert_tp = expert_tp;
-        add(shape);
-      }
-    }
-  };
-  for (const int64_t tp : DivisorsOf(devices.common)) {
-    if (!Open(held.tp, excluded.tp, tp) || !Within(tp, options.most_tp)) continue;
-    if (!divisible.Tensor(tp)) continue;
-    for (const int64_t cp : DivisorsOf(devices.common / tp)) {
-      if (!Open(held.cp, excluded.cp, cp) || !Within(cp, options.most_cp)) continue;
-      if (!divisible.Context(cp)) continue;
-      for (const int64_t micro_batch : DivisorsOf(options.global_batch)) {
-        if (!Open(held.micro_batch, excluded.micro_batch, micro_batch)) continue;
-        if (!Within(micro_batch, options.most_micro_batch)) break;
-        for (const bool sequence_parallel : {false, true}) {
-          if (!Open(held.sequence_parallel, excluded.sequence_parallel, sequence_parallel)) {
-            continue;
-          }
-          if (sequence_parallel && !divisible.SequenceParallel(tp, cp)) continue;
-          if (options.sequence_parallel_tied && sequence_parallel != (tp > 1)) continue;
-          experts({tp, cp, 1, 1, micro_batch, sequence_parallel, LinearFormat::kBf16});
-        }
-      }
-    }
-  }
-  return shapes;
 }
 
 void ForEachSplit(const std::vector<DeviceGroup>& groups, const SpaceOptions& options, int64_t gpus,

@@ -121,10 +121,6 @@ struct Shape {
   friend auto operator<=>(const Shape&, const Shape&) = default;
 };
 
-/// All shapes that some legal split on `gpus` devices has, in canonical order.
-std::vector<Shape> ShapesOf(const std::vector<DeviceGroup>& groups, const SpaceOptions& options,
-                            int64_t gpus);
-
 /// Calls `visit` for every legal split of that shape on `gpus` devices: pp, dp, micro-batches,
 /// sharding, rank order, schedule and virtual stages (parallelism.md 10.1, 10.3). Group orders are
 /// not part of it.

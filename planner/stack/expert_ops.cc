@@ -12,9 +12,7 @@ void AddExperts(OpList& list, const MlpSpec& mlp, const MoeSpec& moe, ItemOps* i
   const Split& split = c.split;
   const double e = c.element_bytes();
   const int64_t h = c.module.hidden;
-  // The dispatcher works on the sequence-parallel share of the tokens.
-  const int64_t own = split.sequence_parallel ? c.outer_tokens() : c.tokens() / split.tp;
-  const auto tokens = static_cast<double>(std::max<int64_t>(own, 1));
+  const auto tokens = static_cast<double>(c.dispatched_tokens());
   const double copies = tokens * static_cast<double>(moe.top_k);
   const int64_t local_experts = std::max<int64_t>(moe.experts / split.ep, 1);
   const int64_t width = std::max<int64_t>(moe.expert_ffn / split.expert_tp, 1);
@@ -64,13 +62,17 @@ void AddExperts(OpList& list, const MlpSpec& mlp, const MoeSpec& moe, ItemOps* i
   item->parameters.expert +=
       static_cast<double>(local_experts) * static_cast<double>(h * (first + width));
   list.Transient(2 * wire * static_cast<double>(split.expert_tp));
-  if (moe.shared_experts > 0) {
-    AddDenseMlp(list, mlp, moe.shared_ffn);
-    if (moe.shared_gate) {
-      list.AddParameters(static_cast<double>(h));
-      list.AddPointwise(Phase::kForward, 2 * e * tokens * static_cast<double>(h));
-    }
-  }
+}
+
+void AddSharedExperts(OpList& list, const MlpSpec& mlp, const MoeSpec& moe) {
+  const ItemContext& c = list.context();
+  if (moe.shared_experts == 0) return;
+  AddDenseMlp(list, mlp, moe.shared_ffn);
+  if (!moe.shared_gate) return;
+  const auto h = static_cast<double>(c.module.hidden);
+  list.AddParameters(h);
+  list.AddPointwise(Phase::kForward,
+                    2 * c.element_bytes() * static_cast<double>(c.dispatched_tokens()) * h);
 }
 
 }  // namespace meshwright::planner::stack::internal

@@ -2,6 +2,7 @@
 // runs on one rank for one micro-batch, and which tensors backward needs. No prices here.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -61,6 +62,8 @@ struct ItemContext {
   int64_t input_tokens() const {
     return stack.lowering.keeps_gathered_inputs ? tokens() : outer_tokens();
   }
+  /// Tokens of the rank that experts' dispatcher works on: the sequence-parallel share.
+  int64_t dispatched_tokens() const { return std::max<int64_t>(tokens() / split.tp, 1); }
   double element_bytes() const { return split.format == LinearFormat::kFp32 ? 4.0 : 2.0; }
   /// Of the vocabulary, padded as Megatron pads: to a multiple of 128 times its parts.
   int64_t padded_vocab() const;
@@ -68,6 +71,14 @@ struct ItemContext {
 
 /// A layer; attention and MLP of `layer`, which may be a mixture of experts.
 ItemOps LayerOps(const ItemContext& context, const LayerSpec& layer);
+/// Parts of a layer, by what of a split their ops depend on beside the format.
+enum class LayerPart : uint8_t {
+  kCore,     ///< on micro-batch, tp, cp: attention and the exchange of keys and values
+  kExperts,  ///< on dispatched_tokens, ep, expert_tp, where their groups lie: router to combination
+  kRest      ///< on tokens, tp, sequence_parallel; embedding and head do so too
+};
+/// LayerOps' ops of that part; those of all parts are LayerOps' ops, in another order.
+std::vector<StackOp> OpsOf(const ItemContext& context, const LayerSpec& layer, LayerPart part);
 /// Token (and position) embedding.
 ItemOps EmbeddingOps(const ItemContext& context);
 /// Final norm, logits, loss; multi-token prediction layers too, which are layers with a product

@@ -1,6 +1,8 @@
 // Attention and dense MLP of a layer, tensor- and context-parallel (Korthikanti et al. 2022 for
 // tensor and sequence parallelism and what is kept; parallelism.md section 6 for the exact rules).
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "planner/predict/model_flops.h"
 #include "planner/stack/op_list.h"
@@ -170,15 +172,14 @@ void AddFusedCore(OpList& list, const AttentionSpec& a, const Widths& w) {
   list.Save(statistics);
 }
 
-void AddAttentionBlock(OpList& list, const AttentionSpec& a, bool bias) {
+/// Up to queries, keys and values.
+void EnterAttention(OpList& list, const AttentionSpec& a, const Widths& w) {
   const ItemContext& c = list.context();
-  const Widths w = WidthsOf(a, c.split.tp);
   const auto tokens = static_cast<double>(c.tokens());
-  const auto outer = static_cast<double>(c.outer_tokens());
   const auto h = static_cast<double>(c.module.hidden);
   const double e = c.element_bytes();
   const double saved_input = BitsOf(c.split.format) < 16 ? 1.0 : e;
-  AddNorm(list, h, outer);
+  AddNorm(list, h, static_cast<double>(c.outer_tokens()));
   EnterTensorRegion(list);
   list.Save(saved_input * static_cast<double>(c.input_tokens()) * h);  // of the projections
   AddProjections(list, a, w);
@@ -187,6 +188,13 @@ void AddAttentionBlock(OpList& list, const AttentionSpec& a, bool bias) {
     list.AddPointwise(Phase::kBackwardInput, 2 * e * tokens * (w.q + w.k));
   }
   list.Save(e * tokens * (w.q + w.k + w.v));
+}
+
+/// Exchange of keys and values, and attention itself.
+void AddCore(OpList& list, const AttentionSpec& a, const Widths& w) {
+  const ItemContext& c = list.context();
+  const auto tokens = static_cast<double>(c.tokens());
+  const double e = c.element_bytes();
   if (c.split.cp > 1) {
     // Keys and values travel once round the ring; backward sends them and their gradients.
     const double kv = e * tokens * (w.k + w.v) * static_cast<double>(c.split.cp);
@@ -205,12 +213,44 @@ void AddAttentionBlock(OpList& list, const AttentionSpec& a, bool bias) {
     list.AddPointwise(Phase::kBackwardInput, 2 * e * moved, 2);
     AddUnfusedCore(list, a, w);
   }
+}
+
+/// From the result of attention to the residual sum.
+void LeaveAttention(OpList& list, const AttentionSpec& a, const Widths& w, bool bias) {
+  const ItemContext& c = list.context();
+  const auto tokens = static_cast<double>(c.tokens());
+  const auto h = static_cast<double>(c.module.hidden);
   const int64_t inner = w.heads * w.v_dim;
-  list.Save((BitsOf(c.split.format) < 16 ? 1.0 : e) * tokens * static_cast<double>(inner));
+  list.Save((BitsOf(c.split.format) < 16 ? 1.0 : c.element_bytes()) * tokens *
+            static_cast<double>(inner));
   list.AddLinear({c.tokens(), c.module.hidden, inner, 1, false, true});
   list.AddParameters(static_cast<double>(inner) * h + (a.output_bias ? h : 0));
   LeaveTensorRegion(list);
   AddResidual(list, bias);
+}
+
+/// A layer, or one part of it.
+void AddLayer(OpList& list, const LayerSpec& layer, std::optional<LayerPart> only, ItemOps* item) {
+  const ItemContext& c = list.context();
+  const bool rest = !only || *only == LayerPart::kRest;
+  const Widths w = WidthsOf(layer.attention, c.split.tp);
+  if (rest) EnterAttention(list, layer.attention, w);
+  if (!only || *only == LayerPart::kCore) AddCore(list, layer.attention, w);
+  if (rest) {
+    LeaveAttention(list, layer.attention, w, layer.mlp.bias);
+    for (int norms = layer.post_norms ? 3 : 1; norms > 0; --norms) {
+      AddNorm(list, static_cast<double>(c.module.hidden), static_cast<double>(c.outer_tokens()));
+    }
+  }
+  if (layer.mlp.moe) {
+    if (!only || *only == LayerPart::kExperts) {
+      AddExperts(list, layer.mlp, *layer.mlp.moe, item);
+    }
+    if (rest) AddSharedExperts(list, layer.mlp, *layer.mlp.moe);
+  } else if (rest) {
+    AddDenseMlp(list, layer.mlp, layer.mlp.ffn);
+  }
+  if (rest) AddResidual(list, layer.mlp.bias);
 }
 
 }  // namespace
@@ -275,20 +315,9 @@ double KeptResults(const ItemContext& context, const LayerSpec& layer, const Ite
 ItemOps LayerOps(const ItemContext& context, const LayerSpec& layer) {
   ItemOps item;
   internal::OpList list(context, &item);
+  internal::AddLayer(list, layer, std::nullopt, &item);
   const auto outer = static_cast<double>(context.outer_tokens());
   const auto h = static_cast<double>(context.module.hidden);
-  internal::AddAttentionBlock(list, layer.attention, layer.mlp.bias);
-  internal::AddNorm(list, h, outer);
-  if (layer.post_norms) {
-    internal::AddNorm(list, h, outer);
-    internal::AddNorm(list, h, outer);
-  }
-  if (layer.mlp.moe) {
-    internal::AddExperts(list, layer.mlp, *layer.mlp.moe, &item);
-  } else {
-    internal::AddDenseMlp(list, layer.mlp, layer.mlp.ffn);
-  }
-  internal::AddResidual(list, layer.mlp.bias);
   // Full recomputation keeps the layer's input alone.
   item.saved[static_cast<size_t>(LayerMode::kFull)] = context.element_bytes() * outer * h;
   if (context.stack.lowering.selective_keeps_products) {
@@ -296,6 +325,13 @@ ItemOps LayerOps(const ItemContext& context, const LayerSpec& layer) {
         item.saved[static_cast<size_t>(LayerMode::kFull)] + KeptResults(context, layer, item);
   }
   return item;
+}
+
+std::vector<StackOp> OpsOf(const ItemContext& context, const LayerSpec& layer, LayerPart part) {
+  ItemOps item;
+  internal::OpList list(context, &item);
+  internal::AddLayer(list, layer, part, &item);
+  return std::move(item.ops);
 }
 
 }  // namespace meshwright::planner::stack

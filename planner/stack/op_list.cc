@@ -62,11 +62,10 @@ cost::Precision HalfOf(LinearFormat format) {
 }  // namespace
 
 StackOp& OpList::Append(Phase phase, cost::WorkKind kind) {
-  StackOp op;
+  StackOp& op = item_.ops.emplace_back();
   op.phase = phase;
   op.work.kind = kind;
-  item_.ops.push_back(op);
-  return item_.ops.back();
+  return op;
 }
 
 void OpList::AddProduct(Phase phase, int64_t m, int64_t n, int64_t k, int64_t batch, bool low) {

@@ -19,7 +19,10 @@ struct Linear {
 
 class OpList {
  public:
-  OpList(const ItemContext& context, ItemOps* item) : context_(context), item_(*item) {}
+  OpList(const ItemContext& context, ItemOps* item) : context_(context), item_(*item) {
+    constexpr size_t kUsual = 64;  // ops of a mixture of experts
+    item_.ops.reserve(kUsual);
+  }
 
   /// Forward product, gradient of the input, gradient of the weights.
   void AddLinear(const Linear& linear);
@@ -69,8 +72,9 @@ class OpList {
   ItemOps& item_;
 };
 
-/// Experts in place of the dense MLP.
+/// Experts in place of the dense MLP: those that tokens are routed to, and those that see all.
 void AddExperts(OpList& list, const MlpSpec& mlp, const MoeSpec& moe, ItemOps* item);
+void AddSharedExperts(OpList& list, const MlpSpec& mlp, const MoeSpec& moe);
 /// A dense MLP of width `ffn` cut over the tensor group.
 void AddDenseMlp(OpList& list, const MlpSpec& mlp, int64_t ffn);
 

@@ -93,86 +93,17 @@ double StackStageCosts::OpTime(const StackOp& op) const {
          launch * static_cast<double>(op.launches);
 }
 
-StackStageCosts::ItemTimes StackStageCosts::TimesOfItem(const Split& split,
-                                                        const ItemOps& item) const {
-  const StackCostFactors& f = inputs_.stack.factors;
-  const bool per_op = inputs_.stack.lowering.selective_keeps_products;
-  ItemTimes t;
-  // Collectives that may be hidden, and the compute that may hide them.
-  double tensor_forward = 0, tensor_backward = 0, ring_forward = 0, ring_backward = 0;
-  double products_forward = 0, products_backward = 0, attention_forward = 0, attention_backward = 0;
-  for (const StackOp& op : item.ops) {
-    const bool forward = op.phase == Phase::kForward;
-    if (op.work.kind == cost::WorkKind::kCollective) {
-      const double time =
-          f.collective * CollectiveTime(split, op.collective.kind,
-                                        static_cast<double>(op.collective.bytes.value()), op.group);
-      (forward ? t.forward_host_s : t.backward_host_s) += f.collective_launch_s;
-      const auto ranks = static_cast<double>(SizeAndStride(split, op.group).first);
-      (forward ? t.forward_skew_s : t.backward_skew_s) += f.collective_skew_s * std::log2(ranks);
-      if (forward) t.forward_collective_s += time;
-      if (op.hidden) {
-        const bool ring = op.group == Group::kContext;
-        (forward ? (ring ? ring_forward : tensor_forward)
-                 : (ring ? ring_backward : tensor_backward)) += time;
-      } else {
-        (forward ? t.forward_exposed_s : t.backward_exposed_s) += time;
-      }
-      continue;
-    }
-    if (inputs_.frozen && op.phase == Phase::kBackwardWeight) continue;
-    const double time = OpTime(op);
-    const double host = op.launches * (forward ? f.launch_forward_s : f.launch_backward_s);
-    (forward ? t.forward_device_s : t.backward_device_s) += time;
-    (forward ? t.forward_host_s : t.backward_host_s) += host;
-    if (op.phase == Phase::kBackwardWeight) t.weight_s += time;
-    if (op.work.kind == cost::WorkKind::kGemm && !op.core) {
-      (forward ? products_forward : products_backward) += time;
-    } else if (op.core && op.work.kind != cost::WorkKind::kMemory) {
-      (forward ? attention_forward : attention_backward) += time;
-    }
-    // What selective recomputation runs again: the core, or every other product and all pointwise.
-    const bool again = per_op ? forward && !op.core : op.core;
-    if (forward && again) {
-      const double share = per_op && op.work.kind == cost::WorkKind::kGemm ? 0.5 : 1.0;
-      t.core_s += share * time;
-      t.core_host_s += share * op.launches * f.launch_forward_s;
-    }
-  }
-  const bool chunked = inputs_.stack.lowering.overlaps_tensor_exchange;
-  t.forward_exposed_s += Exposed(ring_forward, attention_forward, f.hidden_share) +
-                         Exposed(tensor_forward, products_forward, f.hidden_share);
-  t.backward_exposed_s +=
-      Exposed(ring_backward, attention_backward, f.hidden_share) +
-      Exposed(tensor_backward, chunked ? products_backward : t.weight_s, f.hidden_share);
-  return t;
-}
-
 std::array<ItemCost, kLayerModes> StackStageCosts::Modes(const Split& split,
                                                          const PricedItem& priced,
                                                          double next_bytes) const {
-  const ItemTimes& t = priced.times;
   const ItemOps& item = priced.item;
-  const double forward_device = t.forward_device_s + t.forward_exposed_s;
-  const double backward_device = t.backward_device_s + t.backward_exposed_s;
   std::array<ItemCost, kLayerModes> modes;
   for (size_t m = 0; m < kLayerModes; ++m) {
     const auto mode = static_cast<LayerMode>(m);
     ItemCost& cost = modes[m];
-    cost.forward_s = std::max(forward_device, t.forward_host_s) + t.forward_skew_s;
-    double device = backward_device;
-    double host = t.backward_host_s;
-    double skew = t.backward_skew_s;
-    if (mode == LayerMode::kSelective) {
-      device += t.core_s;
-      host += t.core_host_s;
-    } else if (mode == LayerMode::kFull) {
-      device += forward_device;
-      host += t.forward_host_s;
-      skew += t.forward_skew_s;
-    }
-    cost.backward_s = std::max(device, host) + skew;
-    cost.weight_s = t.weight_s;
+    cost.forward_s = ForwardOf(priced.times);
+    cost.backward_s = BackwardOf(priced.times, mode);
+    cost.weight_s = priced.times.weight_s;
     // A layer's input is one tensor, whatever the kernels are.
     const StackAllocator& a = inputs_.stack.allocator;
     cost.saved_bytes = item.saved[m] * (mode == LayerMode::kFull ? a.stream : a.saved);
@@ -268,7 +199,7 @@ ItemCost StackStageCosts::HeadCost(const Split& split, const PricedItems& priced
 
 StackStageCosts::PricedItem StackStageCosts::Price(const Split& split, ItemOps item) const {
   PricedItem priced{std::move(item), {}, false};
-  priced.times = TimesOfItem(split, priced.item);
+  priced.times = TimesOf(SumsOf(split, priced.item.ops));
   priced.item.ops = std::vector<StackOp>();
   return priced;
 }
@@ -366,12 +297,16 @@ const ItemTable& StackStageCosts::Items(const Split& split) {
   return *entry;
 }
 
-const ItemTable* StackStageCosts::LeastItems(const Split& split) {
+Split StackStageCosts::LeastOf(const Split& split) {
   Split least = split;
   least.pp = least.dp = least.virtual_stages = 1;
   least.sharding = ShardingLevel::kNone;
   least.order = RankOrder::kDataInside;
-  return &Items(least);
+  return least;
+}
+
+const ItemTable* StackStageCosts::LeastItems(const Split& split) {
+  return &Items(LeastOf(split));
 }
 
 }  // namespace meshwright::planner::stack

@@ -11,6 +11,7 @@
 #include "cost_models/cost_model.h"
 #include "planner/stack/fabric.h"
 #include "planner/stack/item_ops.h"
+#include "planner/stack/item_times.h"
 #include "planner/stack/stack_spec.h"
 #include "planner/stack/stage_costs.h"
 #include "topologies/status.h"
@@ -43,30 +44,30 @@ class StackStageCosts final : public StageCosts {
     inputs_.stack.factors = factors;
     tables_.clear();
     priced_.clear();
+    parts_.clear();
   }
 
   const ItemTable& Items(const Split& split) override;
   /// Items with nothing further apart than it must be: one replica and stage, nothing gathered.
   const ItemTable* LeastItems(const Split& split) override;
+  /// LeastItems' own passes, from parts of items that many splits share; of kAnyExperts without
+  /// the experts' part.
+  bool LeastPasses(const Split& split, BoundOver over, const std::array<bool, kLayerModes>& modes,
+                   LeastSeconds* least) override;
   double EndOfStep(const Split& split, const StageSums& sums) override;
   double EndOfStepBound(const Split& split, const ItemParameters& parameters) override;
   StageMemory Memory(const Split& split, const StageSums& sums, double in_flight) override;
-
-  /// Collectives of one micro-batch of an item, seconds, for reports: all, and what is exposed.
-  struct ItemTimes {
-    double forward_device_s = 0.0, backward_device_s = 0.0, weight_s = 0.0, core_s = 0.0;
-    double forward_exposed_s = 0.0, backward_exposed_s = 0.0;
-    double forward_collective_s = 0.0;                   ///< all of forward's, exposed or not
-    double forward_skew_s = 0.0, backward_skew_s = 0.0;  ///< waits for the slowest member
-    double forward_host_s = 0.0, backward_host_s = 0.0, core_host_s = 0.0;
-  };
-  ItemTimes TimesOfItem(const Split& split, const ItemOps& item) const;
 
  private:
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, bool, int64_t, LinearFormat, RankOrder,
                          bool, int64_t, int>;
   StackStageCosts(CostInputs inputs, cost::CostModel prices)
       : inputs_(std::move(inputs)), prices_(std::move(prices)) {}
+
+  /// The split with one replica and stage, nothing gathered.
+  static Split LeastOf(const Split& split);
+  OpSums SumsOf(const Split& split, const std::vector<StackOp>& ops) const;
+  ItemTimes TimesOf(const OpSums& sums) const;
 
   /// An item priced by itself, its ops forgotten: what many tables share.
   struct PricedItem {
@@ -83,6 +84,8 @@ class StackStageCosts final : public StageCosts {
   const PricedItems& Priced(const Split& split);
   PricedItem Price(const Split& split, ItemOps item) const;
 
+  /// Ops of a part of the layers, by kind; of kRest of embedding and head too.
+  const std::vector<OpSums>& PartOf(const Split& split, LayerPart part);
   ItemTable Build(const Split& split);
   /// `next_bytes`: gathered parameters of the item that backward passes next.
   std::array<ItemCost, kLayerModes> Modes(const Split& split, const PricedItem& priced,
@@ -120,6 +123,18 @@ class StackStageCosts final : public StageCosts {
     size_t operator()(const Product& p) const;
   };
   mutable std::unordered_map<Product, double, ProductHash> products_;  ///< seconds alone
+  /// What the ops of a part depend on (LayerPart).
+  struct PartKey {
+    int64_t size, ranks, other_ranks;
+    LayerPart part;
+    LinearFormat format;
+    bool sequence_parallel;
+    friend bool operator==(const PartKey&, const PartKey&) = default;
+  };
+  struct PartHash {
+    size_t operator()(const PartKey& key) const;
+  };
+  std::unordered_map<PartKey, std::vector<OpSums>, PartHash> parts_;
 };
 
 }  // namespace meshwright::planner::stack

@@ -1,6 +1,7 @@
 #include "planner/stack/stage_costs.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "topologies/status.h"
 
@@ -25,6 +26,24 @@ void Add(const ItemParameters& parameters, double count, StageSums& sums) {
 }
 
 }  // namespace
+
+bool StageCosts::LeastPasses(const Split& split, BoundOver over,
+                             const std::array<bool, kLayerModes>& modes, LeastSeconds* least) {
+  if (over != BoundOver::kShape) return false;
+  const ItemTable* table = LeastItems(split);
+  if (table == nullptr) return false;
+  const auto passes = [](const ItemCost& cost) { return cost.forward_s + cost.backward_s; };
+  least->layer_s.assign(table->layers.size(), std::numeric_limits<double>::infinity());
+  for (size_t kind = 0; kind < table->layers.size(); ++kind) {
+    double& seconds = least->layer_s[kind];
+    for (size_t mode = 0; mode < kLayerModes; ++mode) {
+      if (modes[mode]) seconds = std::min(seconds, passes(table->layers[kind][mode]));
+    }
+  }
+  least->embedding_s = passes(table->embedding);
+  least->head_s = passes(table->head);
+  return true;
+}
 
 double InFlight(const Split& split, int64_t stage) {
   const int64_t m = split.micro_batches;

@@ -53,6 +53,16 @@ struct ItemTable {
       0.0;  ///< of it, by chunk and micro-batch, both ways, what nothing hides
 };
 
+/// Seconds that items take for one micro-batch, forward and backward.
+struct LeastSeconds {
+  std::vector<double> layer_s;  ///< by layer kind
+  double embedding_s = 0.0;
+  double head_s = 0.0;
+};
+
+/// Which splits a bound holds for.
+enum class BoundOver : uint8_t { kShape, kAnyExperts };
+
 /// Sums over a stage's items.
 struct StageSums {
   double forward_s = 0.0, backward_s = 0.0, weight_s = 0.0;
@@ -94,6 +104,12 @@ class StageCosts {
     static_cast<void>(split);
     return nullptr;
   }
+  /// Lower bound of the seconds in the tables of all splits with the same members as for LeastItems
+  /// (kAnyExperts: but for ep and expert_tp, which may be any), of layers in any of `modes`. It
+  /// cuts most splits of a large space without a table for each. False: none is known. Sums may be
+  /// rounded. Without an override, that of kShape is read off LeastItems.
+  virtual bool LeastPasses(const Split& split, BoundOver over,
+                           const std::array<bool, kLayerModes>& modes, LeastSeconds* least);
   /// e: gradient reduction, norm, optimizer, parameter gather that nothing hides, seconds. Rises
   /// with parameters; does not rise with the pass times that may hide it, and falls by no more than
   /// they rise (a second of pass hides at most a second).

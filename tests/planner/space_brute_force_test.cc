@@ -7,6 +7,7 @@
 
 #include "planner/space/bounds.h"
 #include "planner/space/find_splits.h"
+#include "planner/space/shapes.h"
 #include "tests/planner/space_cases.h"
 
 namespace meshwright::planner::space {
@@ -116,7 +117,7 @@ TEST(SpaceBruteForce, FindsWhatTryingEverythingFinds) {
 
 TEST(SpaceBounds, AreNeverAboveTheTrueValue) {
   Dice dice(12);
-  int64_t checked = 0, unfit = 0, excluded = 0;
+  int64_t checked = 0, unfit = 0, excluded = 0, passes = 0;
   for (int64_t n = 0; n < Wanted(300, 1000); ++n) {
     SpaceCase c = RandomSpaceCase(dice);
     const auto free = FindSplits(c.groups, c.options);
@@ -135,6 +136,16 @@ TEST(SpaceBounds, AreNeverAboveTheTrueValue) {
       }
       const Shape shape{s.tp,    s.cp, s.ep, s.expert_tp, s.micro_batch, s.sequence_parallel,
                         s.format};
+      for (const auto over : {stack::BoundOver::kShape, stack::BoundOver::kAnyExperts}) {
+        std::vector<stack::LeastSeconds> least(c.groups.size());
+        bool known = true;
+        for (size_t g = 0; g < c.groups.size(); ++g) {
+          known = c.groups[g].costs->LeastPasses(s, over, bounds.Modes(s), &least[g]) && known;
+        }
+        if (!known || seconds == kInfinity) continue;
+        ++passes;
+        EXPECT_LE(bounds.ShapeTime(shape, s.ranks(), least), seconds * (1 + 1e-12));
+      }
       for (const bool exact : {true, false}) {
         std::vector<TableMinima> minima;
         for (const DeviceGroup& g : c.groups) {
@@ -148,11 +159,13 @@ TEST(SpaceBounds, AreNeverAboveTheTrueValue) {
         if (seconds == kInfinity) continue;
         EXPECT_TRUE(fits) << ShortName(s);
         EXPECT_LE(bounds.Time(s, minima), seconds * (1 + 1e-12)) << ShortName(s);
-        EXPECT_LE(bounds.ShapeTime(shape, s.ranks(), minima), seconds * (1 + 1e-12));
+        const std::vector<stack::LeastSeconds> of_table(minima.begin(), minima.end());
+        EXPECT_LE(bounds.ShapeTime(shape, s.ranks(), of_table), seconds * (1 + 1e-12));
       }
     }
   }
   EXPECT_GT(checked, 1000);
+  EXPECT_GT(passes, 1000);
   EXPECT_GT(unfit, 10);
   EXPECT_GT(excluded, 10);
 }
@@ -186,11 +199,15 @@ TEST(Space, EnumeratesWhatTheRulesAllow) {
     std::vector<int64_t> counts = c.groups.size() == 1 ? c.options.gpus : std::vector<int64_t>{0};
     for (const int64_t gpus : counts) {
       std::vector<stack::Split> seen;
+      Shapes counted(c.groups, c.options, gpus);
       for (const Shape& shape : ShapesOf(c.groups, c.options, gpus)) {
+        const size_t before = seen.size();
         ForEachSplit(c.groups, c.options, gpus, shape, [&](const stack::Split& s) {
           EXPECT_TRUE(WhyIllegal(c.groups, c.options, gpus, s).empty()) << ShortName(s);
           seen.push_back(s);
         });
+        EXPECT_GT(seen.size(), before);
+        EXPECT_EQ(counted.SplitsOf(shape), static_cast<int64_t>(seen.size() - before));
       }
       std::sort(seen.begin(), seen.end());
       EXPECT_EQ(std::adjacent_find(seen.begin(), seen.end()), seen.end());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
@@ -59,6 +60,26 @@ class InventedCosts final : public stack::StageCosts {
     std::unique_ptr<stack::ItemTable>& entry = least_[key];
     if (!entry) entry = std::make_unique<stack::ItemTable>(Base(s));
     return entry.get();
+  }
+
+  /// Somewhere below the tables, in coarse steps.
+  bool LeastPasses(const stack::Split& s, stack::BoundOver over,
+                   const std::array<bool, stack::kLayerModes>& modes,
+                   stack::LeastSeconds* least) override {
+    if (!options_.least_items) return false;
+    if (over == stack::BoundOver::kShape) {
+      StageCosts::LeastPasses(s, over, modes, least);
+    } else {
+      const double passes = 3.0 * Work(s) / options_.speed;  // the least of Cost()
+      least->layer_s.assign(module_.layer_kinds.size(), passes);
+      least->embedding_s = 0.2 * passes;
+      least->head_s = 0.8 * passes;
+    }
+    uint64_t h = Hash({Word(s.tp), Word(s.cp), Word(s.micro_batch)}, options_.seed);
+    for (double& seconds : least->layer_s) seconds *= Between(h, 0.8, 1.0);
+    least->embedding_s *= Between(h, 0.5, 1.0);
+    least->head_s *= Between(h, 0.5, 1.0);
+    return true;
   }
 
   double EndOfStep(const stack::Split& s, const stack::StageSums& sums) override {
@@ -118,6 +139,10 @@ class InventedCosts final : public stack::StageCosts {
     c.backward_s *= factor;
     if (sharded) c.transient_bytes += 20;
   }
+  static double Work(const stack::Split& s) {
+    const double ranks = static_cast<double>(s.tp * s.cp);
+    return static_cast<double>(s.micro_batch) / std::sqrt(ranks) / std::sqrt(ranks + 1);
+  }
   /// One layer or end; `work` micro-batch samples a rank.
   stack::ItemCost Cost(uint64_t& h, double work) const {
     stack::ItemCost c;
@@ -131,9 +156,7 @@ class InventedCosts final : public stack::StageCosts {
   stack::ItemTable Base(const stack::Split& s) const {
     uint64_t h = Of(s);
     stack::ItemTable table;
-    const double ranks = static_cast<double>(s.tp * s.cp);
-    const double work =
-        static_cast<double>(s.micro_batch) / std::sqrt(ranks) / std::sqrt(ranks + 1);
+    const double work = Work(s);
     for (const LayerSpec& layer : module_.layer_kinds) {
       std::array<stack::ItemCost, stack::kLayerModes> modes;
       modes[0] = Cost(h, work);

@@ -2,6 +2,7 @@
 // bound changes the answer.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 
 #include "cost_models/device_profile.h"
@@ -9,6 +10,7 @@
 #include "planner/space/bounds.h"
 #include "planner/space/finalists.h"
 #include "planner/space/find_splits.h"
+#include "planner/space/shapes.h"
 #include "planner/stack/stack_costs.h"
 #include "tests/planner/search_cases.h"
 #include "topologies/cluster_io.h"
@@ -16,7 +18,8 @@
 namespace meshwright::planner::space {
 namespace {
 
-std::unique_ptr<stack::StackStageCosts> CostsOf(const std::string& model, int64_t gpus) {
+std::unique_ptr<stack::StackStageCosts> CostsOf(const std::string& model, int64_t gpus,
+                                                const std::string& stack_name = "megatron") {
   const std::string root = MESHWRIGHT_SOURCE_DIR;
   const auto spec = LoadModel(root + "/planner/models/" + model + ".yaml").value();
   const auto cluster = topologies::LoadCluster(root + "/topologies/clusters/dgx-h100.yaml")
@@ -24,7 +27,7 @@ std::unique_ptr<stack::StackStageCosts> CostsOf(const std::string& model, int64_
                            .WithDevices(gpus)
                            .value();
   auto profile = cost::LoadDeviceProfile(root + "/cost_models/profiles/h100-sxm.yaml").value();
-  auto stack = stack::LoadStack(root + "/cost_models/stacks/megatron.yaml").value();
+  auto stack = stack::LoadStack(root + "/cost_models/stacks/" + stack_name + ".yaml").value();
   stack::CostInputs inputs;
   inputs.module = spec.modules.front();
   inputs.stack = std::move(stack);
@@ -62,6 +65,43 @@ void ExpectLeast(const stack::ItemCost& least, const stack::ItemCost& item, cons
   EXPECT_LE(least.transient_bytes, item.transient_bytes * more) << what << " of " << ShortName(s);
 }
 
+double PassesOf(const stack::ItemCost& item) {
+  return item.forward_s + item.backward_s;
+}
+
+std::array<bool, stack::kLayerModes> SomeModes(Dice& dice) {
+  std::array<bool, stack::kLayerModes> modes{};
+  for (bool& mode : modes) mode = dice.Coin();
+  modes[static_cast<size_t>(dice.Between(0, 3))] = true;
+  return modes;
+}
+
+void ExpectLeastPasses(stack::StackStageCosts& costs, const stack::Split& s, Dice& dice) {
+  const double more = 1 + 1e-12;
+  const stack::ItemTable& item = costs.Items(s);
+  const auto modes = SomeModes(dice);
+  stack::LeastSeconds shape, any;
+  ASSERT_TRUE(costs.LeastPasses(s, stack::BoundOver::kShape, modes, &shape));
+  ASSERT_TRUE(costs.LeastPasses(s, stack::BoundOver::kAnyExperts, modes, &any));
+  for (size_t kind = 0; kind < item.layers.size(); ++kind) {
+    for (size_t mode = 0; mode < stack::kLayerModes; ++mode) {
+      if (!modes[mode]) continue;
+      EXPECT_LE(shape.layer_s[kind], PassesOf(item.layers[kind][mode]) * more) << ShortName(s);
+    }
+    EXPECT_LE(any.layer_s[kind], shape.layer_s[kind] * more) << ShortName(s);
+  }
+  EXPECT_LE(shape.embedding_s, PassesOf(item.embedding) * more) << ShortName(s);
+  EXPECT_LE(shape.head_s, PassesOf(item.head) * more) << ShortName(s);
+  EXPECT_LE(any.embedding_s, shape.embedding_s * more) << ShortName(s);
+  EXPECT_LE(any.head_s, shape.head_s * more) << ShortName(s);
+  // Of any experts: whatever the split's own are.
+  stack::Split other = s;
+  other.ep = other.expert_tp = 1;
+  stack::LeastSeconds same;
+  ASSERT_TRUE(costs.LeastPasses(other, stack::BoundOver::kAnyExperts, modes, &same));
+  EXPECT_EQ(same.layer_s, any.layer_s);
+}
+
 void ExpectPromises(stack::StackStageCosts& costs, const stack::Split& s, Dice& dice) {
   const stack::ItemTable& item = costs.Items(s);
   const stack::ItemTable* least = costs.LeastItems(s);
@@ -73,6 +113,7 @@ void ExpectPromises(stack::StackStageCosts& costs, const stack::Split& s, Dice& 
     EXPECT_LE(least->layer_parameters[kind].dense, item.layer_parameters[kind].dense);
     EXPECT_LE(least->layer_parameters[kind].expert, item.layer_parameters[kind].expert);
   }
+  ExpectLeastPasses(costs, s, dice);
   ExpectLeast(least->embedding, item.embedding, "embedding", s);
   ExpectLeast(least->head, item.head, "head", s);
   EXPECT_LE(least->message_s, item.message_s);
@@ -115,6 +156,51 @@ TEST_P(SpaceOnStack, CostsKeepThePromisesOfStageCosts) {
     });
   }
   EXPECT_GT(checked, 100);
+}
+
+/// Parts that splits share leave nothing out of what tables say, whatever the stack runs.
+TEST_P(SpaceOnStack, LeastPassesAreThoseOfLeastItems) {
+  for (const std::string& name : stack::ShippedStackNames()) {
+    Scene scene = SceneOf(GetParam(), 32);
+    scene.costs = CostsOf(GetParam(), 32, name);
+    scene.groups.front().costs = scene.costs.get();
+    scene.options.most_micro_batch = 0;
+    Dice dice(6);
+    int64_t seen = 0;
+    for (const Shape& shape : ShapesOf(scene.groups, scene.options, 32)) {
+      if (++seen % 3 != 0) continue;
+      stack::Split s;
+      s.tp = shape.tp;
+      s.cp = shape.cp;
+      s.ep = shape.ep;
+      s.expert_tp = shape.expert_tp;
+      s.micro_batch = shape.micro_batch;
+      s.sequence_parallel = shape.sequence_parallel;
+      s.format = shape.format;
+      const stack::ItemTable& table = *scene.costs->LeastItems(s);
+      std::array<bool, stack::kLayerModes> modes{};
+      const size_t mode = static_cast<size_t>(dice.Between(0, 2));  // not offloading
+      modes[mode] = true;
+      stack::LeastSeconds least;
+      ASSERT_TRUE(scene.costs->LeastPasses(s, stack::BoundOver::kShape, modes, &least));
+      for (size_t kind = 0; kind < table.layers.size(); ++kind) {
+        const double passes = PassesOf(table.layers[kind][mode]);
+        EXPECT_NEAR(least.layer_s[kind], passes, 1e-12 * passes) << name << " " << ShortName(s);
+      }
+      const double embedding = PassesOf(table.embedding), head = PassesOf(table.head);
+      EXPECT_NEAR(least.embedding_s, embedding, 1e-12 * embedding) << name << " " << ShortName(s);
+      EXPECT_NEAR(least.head_s, head, 1e-12 * head) << name << " " << ShortName(s);
+      stack::LeastSeconds any;
+      ASSERT_TRUE(scene.costs->LeastPasses(s, stack::BoundOver::kAnyExperts, modes, &any));
+      for (size_t kind = 0; kind < table.layers.size(); ++kind) {
+        EXPECT_LE(any.layer_s[kind], least.layer_s[kind] * (1 + 1e-12))
+            << name << " " << ShortName(s);
+      }
+      EXPECT_LE(any.head_s, least.head_s * (1 + 1e-12)) << name << " " << ShortName(s);
+      if (testing::Test::HasFailure()) return;
+    }
+    EXPECT_GT(seen, 30);
+  }
 }
 
 TEST_P(SpaceOnStack, BoundsDoNotChangeTheAnswer) {
