@@ -32,8 +32,9 @@ constexpr std::array<std::pair<Traffic, std::string_view>, 3> kTraffic = {{
     {Traffic::kEdge, "edge"},
 }};
 
-constexpr std::array<std::pair<Carrier, std::string_view>, 2> kCarriers = {{
+constexpr std::array<std::pair<Carrier, std::string_view>, 3> kCarriers = {{
     {Carrier::kNccl, "nccl"},
+    {Carrier::kKernels, "kernels"},
     {Carrier::kCopyEngines, "copy_engines"},
 }};
 

@@ -56,8 +56,8 @@ std::string_view ToString(Traffic traffic);
 std::optional<Traffic> ParseTraffic(std::string_view text);
 
 /// What moves the bytes between the GPUs of a host.
-enum class Carrier : uint8_t { kNccl, kCopyEngines };
-/// "nccl", "copy_engines".
+enum class Carrier : uint8_t { kNccl, kKernels, kCopyEngines };
+/// "nccl", "kernels", "copy_engines".
 std::string_view ToString(Carrier carrier);
 std::optional<Carrier> ParseCarrier(std::string_view text);
 

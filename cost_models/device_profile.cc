@@ -148,10 +148,10 @@ Status CheckTraffic(const std::vector<TrafficFit>& traffic) {
           t.ranks));
     }
     const bool copies = t.carrier == Carrier::kCopyEngines;
-    if (copies && (t.ranks != 2 || t.ctas != 0)) {
-      return refuse(
-          fmt::format("found copy engines with {} ranks and {} ctas; allowed: 2 ranks and 0 ctas",
-                      t.ranks, t.ctas));
+    if (t.carrier != Carrier::kNccl && (t.ranks != 2 || (t.ctas == 0) != copies)) {
+      return refuse(fmt::format(
+          "found {} with {} ranks and {} ctas; allowed: 2 ranks, and 0 ctas for copy_engines alone",
+          ToString(t.carrier), t.ranks, t.ctas));
     }
     if (!IsCurve(t.curve)) {
       return refuse(

@@ -109,7 +109,7 @@ struct TrafficKey {
   Traffic traffic = Traffic::kTensor;
   Carrier carrier = Carrier::kNccl;
   int64_t ranks = 2;
-  int64_t ctas = 0;  ///< limit of NCCL's thread blocks; 0: copy engines
+  int64_t ctas = 0;  ///< most thread blocks; 0: copy engines
   friend auto operator<=>(const TrafficKey&, const TrafficKey&) = default;
 };
 

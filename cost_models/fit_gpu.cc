@@ -28,6 +28,12 @@ double MeanLogError(const Samples& samples, const Predict& predict) {
   return sum / static_cast<double>(samples.size());
 }
 
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 class Fitter {
  public:
   Fitter(const DeviceProfile& base, const GpuSamples& samples, const std::string& origin)
@@ -59,6 +65,8 @@ class Fitter {
   Status Check() const;
   Result<FitLine> FitGemm(const std::string& what, const std::vector<ProductTime>& samples,
                           GemmFit* fit);
+  Result<std::vector<AlignmentLoss>> Alignment(const std::vector<ProductTime>& samples,
+                                               const GemmFit& fit) const;
   Status Products();
   Status Attention();
   Status Kernels();
@@ -136,19 +144,54 @@ Result<FitLine> Fitter::FitGemm(const std::string& what, const std::vector<Produ
   return line;
 }
 
+/// Rates of products with rows of an odd length, or even, ... elements / rates of those that are
+/// aligned, which `fit` knows. Classes that lack a sample along either side are left out.
+Result<std::vector<AlignmentLoss>> Fitter::Alignment(const std::vector<ProductTime>& samples,
+                                                     const GemmFit& fit) const {
+  MW_ASSIGN_OR_RETURN(const FlopsPerSecond peak, PeakOf(out_.profile, Precision::kBf16));
+  GemmFit aligned = fit;
+  aligned.alignment.clear();
+  struct Shares {
+    std::vector<double> sums, columns;
+  };
+  std::map<int64_t, Shares> classes;
+  for (const ProductTime& s : samples) {
+    const int64_t sums = AlignmentOf(SumsOf(s.shape), s.shape.precision);
+    const int64_t columns = AlignmentOf(s.shape.n, s.shape.precision);
+    const double fixed = samples_.launch.value() + fit.fixed.value.value();
+    const double best =
+        GpuGemmTime(s.shape, aligned, samples_.multiprocessors, peak, bandwidth()).value() -
+        fit.fixed.value.value();
+    const double share = std::clamp(best / std::max(s.time.value() - fixed, best), 0.01, 1.0);
+    if (columns > sums) classes[sums].sums.push_back(share);
+    if (sums > columns) classes[columns].columns.push_back(share);
+  }
+  std::vector<AlignmentLoss> losses;
+  for (auto& [bytes, shares] : classes) {
+    if (shares.sums.empty() || shares.columns.empty()) continue;
+    losses.push_back({bytes, Number(Median(shares.sums)), Number(Median(shares.columns))});
+  }
+  return losses;
+}
+
 Status Fitter::Products() {
   GpuModel& gpu = *out_.profile.gpu;
-  MW_ASSIGN_OR_RETURN(FitLine all, FitGemm("products", samples_.products, &gpu.gemm));
+  std::vector<ProductTime> aligned;
+  std::map<std::string, std::vector<ProductTime>> groups, misaligned;
+  for (const ProductTime& s : samples_.products) {
+    (AlignedRows(s.shape) ? groups : misaligned)[s.kind].push_back(s);
+    if (AlignedRows(s.shape)) aligned.push_back(s);
+  }
+  MW_ASSIGN_OR_RETURN(FitLine all, FitGemm("products", aligned, &gpu.gemm));
   out_.lines.push_back(std::move(all));
-  std::map<std::string, std::vector<ProductTime>> groups;
-  for (const ProductTime& s : samples_.products) groups[s.kind].push_back(s);
   gpu.kernel_gemm.clear();
   for (const auto& [kind, samples] : groups) {
     if (samples.size() < kLeastProducts) continue;
     KernelGemm own{kind, {}};
-    own.fit.alignment = gpu.gemm.alignment;  // the grid has aligned shapes alone
     MW_ASSIGN_OR_RETURN(FitLine line, FitGemm("products of " + kind, samples, &own.fit));
     out_.lines.push_back(std::move(line));
+    MW_ASSIGN_OR_RETURN(own.fit.alignment, Alignment(misaligned[kind], own.fit));
+    if (own.fit.alignment.empty()) own.fit.alignment = gpu.gemm.alignment;
     gpu.kernel_gemm.push_back(std::move(own));
   }
   return Status::Ok();

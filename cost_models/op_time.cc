@@ -31,8 +31,22 @@ const GemmFit& FitFor(const GpuModel& gpu, Precision precision, const std::strin
   return gpu.gemm;
 }
 
+int64_t SumsOf(const GemmShape& shape) {
+  return shape.accumulate ? shape.m : shape.k;
+}
+
+int64_t AlignmentOf(int64_t elements, Precision precision) {
+  const int64_t bytes = elements * BitsOf(precision) / 8;
+  return bytes & -bytes;
+}
+
+bool AlignedRows(const GemmShape& shape) {
+  return std::min(AlignmentOf(SumsOf(shape), shape.precision),
+                  AlignmentOf(shape.n, shape.precision)) >= kAlignedRowBytes;
+}
+
 double AlignmentShare(const GemmShape& shape, const GemmFit& fit) {
-  const int64_t sums = shape.accumulate ? shape.m : shape.k;
+  const int64_t sums = SumsOf(shape);
   double share = 1;
   const int64_t element = BitsOf(shape.precision);
   for (const AlignmentLoss& loss : fit.alignment) {

@@ -25,6 +25,15 @@ struct GemmShape {
 /// kernel, else the common ones.
 const GemmFit& FitFor(const GpuModel& gpu, Precision precision, const std::string& kernel = "");
 
+/// Length of the rows of A and B along the sums, or of a weight gradient's dy.
+int64_t SumsOf(const GemmShape& shape);
+
+/// Largest power of two of bytes that a row of so many elements is a multiple of; counts up to
+/// kAlignedRowBytes.
+int64_t AlignmentOf(int64_t elements, Precision precision);
+inline constexpr int64_t kAlignedRowBytes = 32;  ///< no loss from here on
+bool AlignedRows(const GemmShape& shape);
+
 /// Share of its rate that a product keeps on account of where its rows start: rows of A and B are k
 /// elements long, those of C (and of B, if not transposed) n; of a weight gradient's operands m and
 /// n.

@@ -13,21 +13,31 @@ constexpr int64_t kHeldOutBytes[] = {512 * kKiB, 32 * kMiB};
 constexpr int64_t kBesideBytes = 64 * kMiB;  // long enough that starts do not count
 
 /// Operations without their size.
-std::vector<CommunicationCase> Operations(int gpus, bool copy_engines) {
+std::vector<CommunicationCase> Operations(int gpus, bool peers) {
+  using planner::PeerCarrier;
   const GpuOptions limits;  // of a run that says nothing else
   std::vector<CommunicationCase> cases;
+  const auto of_pairs = [&](OpKind kind, CommunicatorKind traffic) {
+    const bool moves = kind == OpKind::kAllGather || kind == OpKind::kSend;
+    if (kind != OpKind::kSend) {
+      cases.push_back({kind, traffic, PeerCarrier::kKernels, 2, planner::PeerKernelCtas(traffic)});
+    }
+    if (moves) cases.push_back({kind, traffic, PeerCarrier::kCopyEngines, 2, 0});
+  };
   for (const int ranks : CommunicationGroups(gpus)) {
     for (const OpKind kind : {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter}) {
-      cases.push_back({kind, CommunicatorKind::kTensor, false, ranks, limits.tensor_ctas});
-      cases.push_back({kind, CommunicatorKind::kData, false, ranks, limits.data_ctas});
-      if (copy_engines && ranks == 2) {
-        cases.push_back({kind, CommunicatorKind::kTensor, true, ranks, 0});
-        cases.push_back({kind, CommunicatorKind::kData, true, ranks, 0});
+      const PeerCarrier nccl = PeerCarrier::kNccl;
+      cases.push_back({kind, CommunicatorKind::kTensor, nccl, ranks, limits.tensor_ctas});
+      cases.push_back({kind, CommunicatorKind::kData, nccl, ranks, limits.data_ctas});
+      if (peers && ranks == 2) {
+        of_pairs(kind, CommunicatorKind::kTensor);
+        of_pairs(kind, CommunicatorKind::kData);
       }
     }
     if (ranks != 2) continue;
-    cases.push_back({OpKind::kSend, CommunicatorKind::kEdge, false, ranks, limits.edge_ctas});
-    if (copy_engines) cases.push_back({OpKind::kSend, CommunicatorKind::kEdge, true, ranks, 0});
+    cases.push_back(
+        {OpKind::kSend, CommunicatorKind::kEdge, PeerCarrier::kNccl, ranks, limits.edge_ctas});
+    if (peers) of_pairs(OpKind::kSend, CommunicatorKind::kEdge);
   }
   return cases;
 }
@@ -39,9 +49,9 @@ std::vector<int> CommunicationGroups(int gpus) {
   return gpus == 2 ? std::vector<int>{2} : std::vector<int>{2, gpus};
 }
 
-std::vector<CommunicationCase> CommunicationGrid(int gpus, bool copy_engines) {
+std::vector<CommunicationCase> CommunicationGrid(int gpus, bool peers) {
   std::vector<CommunicationCase> cases;
-  for (CommunicationCase c : Operations(gpus, copy_engines)) {
+  for (CommunicationCase c : Operations(gpus, peers)) {
     for (c.bytes = kLeastBytes; c.bytes <= kMostBytes; c.bytes *= 4) cases.push_back(c);
     c.held_out = true;
     for (const int64_t bytes : kHeldOutBytes) {
@@ -52,8 +62,8 @@ std::vector<CommunicationCase> CommunicationGrid(int gpus, bool copy_engines) {
   return cases;
 }
 
-std::vector<CommunicationCase> BesideGrid(int gpus, bool copy_engines) {
-  std::vector<CommunicationCase> cases = Operations(gpus, copy_engines);
+std::vector<CommunicationCase> BesideGrid(int gpus, bool peers) {
+  std::vector<CommunicationCase> cases = Operations(gpus, peers);
   for (CommunicationCase& c : cases) c.bytes = kBesideBytes;
   return cases;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "planner/ir/peer_traffic.h"
 #include "planner/ir/program.h"
 #include "runtime/launch.h"
 #include "topologies/status.h"
@@ -18,9 +19,9 @@ namespace meshwright::runtime {
 struct CommunicationCase {
   planner::OpKind kind = planner::OpKind::kAllReduce;  ///< kSend: from rank 0 to rank 1
   planner::CommunicatorKind traffic = planner::CommunicatorKind::kTensor;
-  bool copy_engines = false;  ///< else NCCL
-  int ranks = 2;              ///< the first of the host
-  int ctas = 0;               ///< thread blocks that NCCL is limited to; 0: copy engines
+  planner::PeerCarrier carrier = planner::PeerCarrier::kNccl;  ///< others for pairs
+  int ranks = 2;                                               ///< the first of the host
+  int ctas = 0;  ///< most thread blocks; 0: copy engines
   /// Buffer of an all-reduce, output of an all-gather, input of a reduce-scatter, message.
   int64_t bytes = 0;
   bool held_out = false;  ///< not for fitting: tells how well a fit does
@@ -31,12 +32,13 @@ struct CommunicationCase {
 std::vector<int> CommunicationGroups(int gpus);
 
 /// 64 KiB to 256 MiB in factors of 4, and two sizes between them to be held out, of every operation
-/// of tensor traffic, data traffic and a pipeline edge, by NCCL and for pairs by `copy_engines`;
-/// smaller groups first, the sizes of an operation in a row. `gpus` >= 2.
-std::vector<CommunicationCase> CommunicationGrid(int gpus, bool copy_engines);
+/// of tensor traffic, data traffic and a pipeline edge, by NCCL and for `peers`, pairs that reach
+/// each other's memory, by what else carries it; smaller groups first, the sizes of an operation in
+/// a row. `gpus` >= 2.
+std::vector<CommunicationCase> CommunicationGrid(int gpus, bool peers);
 
 /// Of each operation of the grid the size that runs beside products.
-std::vector<CommunicationCase> BesideGrid(int gpus, bool copy_engines);
+std::vector<CommunicationCase> BesideGrid(int gpus, bool peers);
 
 /// One of many in a row, issued ahead as in a training step.
 struct CommunicationSample {
@@ -55,7 +57,7 @@ struct CommunicationMeasurement {
   std::string library;  ///< "NCCL 2.28.9"
   int gpus = 0;
   bool nvlink = false;  ///< between the first two GPUs; else PCIe
-  bool copy_engines = false;
+  bool peers = false;   ///< they reach each other's memory
   std::vector<CommunicationSample> samples;
   std::vector<BesideSample> beside;
   double elapsed_s = 0.0;

@@ -1,15 +1,16 @@
-// What of the traffic between two GPUs of a host goes by copy engines instead of NCCL.
+// What of the traffic between two GPUs of a host goes straight between their memories instead of
+// by NCCL.
 #pragma once
 
-#include <cstdint>
 #include <optional>
+
+#include "planner/ir/peer_traffic.h"
 
 namespace meshwright::runtime {
 
 struct PeerCopyOptions {
   bool tensor = true, data = true, edges = true;  ///< kinds of groups of two ranks
-  /// Smaller operations go by NCCL; absent: planner::PeerCopiesFrom.
-  std::optional<int64_t> least_bytes;
+  std::optional<planner::PeerCarrier> moves;      ///< as of planner::PeerCarrierOf
   /// Also for pairs whose programs have no operations for it: a measurement says later what it does
   /// (PeerChannel::Follow).
   bool idle = false;

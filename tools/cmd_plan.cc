@@ -55,7 +55,7 @@ planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& ma
   options.sharding = s.HeldSharding();
   options.recompute = s.HeldRecompute();
   options.layers = s.layers;
-  options.vocab_quantum = s.vocab_quantum;
+  options.vocab_quantum = s.VocabQuantumOn(machine.on_cpu());
   options.top = a.more.top;
   options.front = a.more.explain;
   options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u));

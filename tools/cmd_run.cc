@@ -83,8 +83,8 @@ void Declare(RunArguments* a, OptionSet& options) {
   options.Flag("--no-tune", &a->no_tune,
                "take cuBLASLt's first proposal instead of timing several before the first step");
   options.Choice("--peer-copies", &a->peer_copies, {"on", "off", "tensor", "data", "edges"},
-                 "traffic of two ranks of a host by copy engines instead of NCCL, or only that of "
-                 "a kind of groups");
+                 "traffic of two ranks of a host straight between their memories instead of by "
+                 "NCCL, or only that of a kind of groups");
   options.Flag("--op-times", &a->op_times, "measure every op of the last step, which that slows");
   options.Int("--tensor-ctas", &a->tensor_ctas, {1, 64},
               "thread blocks of tensor-parallel traffic");

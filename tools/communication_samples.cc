@@ -18,8 +18,8 @@ constexpr int64_t kMostRanks = 1024;
 TrafficKey KeyOf(const runtime::CommunicationCase& c) {
   const auto traffic = planner::TrafficOf(c.traffic);
   MW_CHECK(traffic.has_value());  // nothing else is measured
-  return {planner::CollectiveKindOf(c.kind), *traffic,
-          c.copy_engines ? cost::Carrier::kCopyEngines : cost::Carrier::kNccl, c.ranks, c.ctas};
+  return {planner::CollectiveKindOf(c.kind), *traffic, planner::CarrierOf(c.carrier), c.ranks,
+          c.ctas};
 }
 
 json KeyJson(const TrafficKey& key) {

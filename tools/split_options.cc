@@ -31,7 +31,8 @@ void SplitOptions::Declare(OptionSet& options) {
   options.Int("--micro-batch", &micro_batch, {1, 1 << 20}, "sequences in a micro-batch");
   options.Ints("--layers", &layers, {1, 1 << 20}, "layers of each (virtual) stage, in order");
   options.Int("--vocab-quantum", &vocab_quantum, {1, 1 << 20},
-              "the vocabulary is padded to a multiple of this times tp");
+              "the vocabulary is padded to a multiple of this times tp; default: 128 on GPUs, 1 on "
+              "CPU ranks");
   options.Choice("--recompute", &recompute, {"none", "selective", "full", "offload"},
                  "activations computed again in backward (offload: kept in host memory)");
   options.Choice("--zero", &zero, {"0", "1", "2", "3", "none", "zero1", "zero2", "zero3"},
@@ -153,7 +154,7 @@ Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const 
   request.sharding = options.HeldSharding().value_or(planner::Sharding::kNone);
   if (const auto recompute = options.HeldRecompute()) request.recompute = {*recompute};
   request.layers = options.layers;
-  request.vocab_quantum = options.vocab_quantum;
+  request.vocab_quantum = options.VocabQuantumOn(machine.on_cpu());
   request.dtype = options.DTypeOn(machine.on_cpu());
   request.device = machine.on_cpu() ? topologies::DeviceKind::kCpu : topologies::DeviceKind::kGpu;
   request.optimizer = options.Optimizer();

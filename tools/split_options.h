@@ -21,8 +21,7 @@ struct SplitOptions {
   std::optional<int64_t> global_batch, sequence;
   std::optional<int64_t> tp, cp, ep, pp, virtual_stages, dp, micro_batch;
   std::vector<int64_t> layers;  ///< per virtual stage
-  int64_t vocab_quantum = 1;    ///< vocabulary is padded to a multiple of this times tp
-  std::optional<int64_t> tensor_chunks;
+  std::optional<int64_t> vocab_quantum, tensor_chunks;
   std::string recompute, zero, sequence_parallel, dtype, optimizer = "adamw";
   bool deterministic = false;
   // Of foreign stacks.
@@ -40,6 +39,10 @@ struct SplitOptions {
   /// them.
   Result<int64_t> DataParallel(const Machine& machine) const;
   planner::DType DTypeOn(bool cpu) const;  ///< default: bf16 on GPUs, fp32 on CPU ranks
+  /// The vocabulary is padded to a multiple of this times tp. Default: 128 on GPUs, as Megatron-LM
+  /// pads; products with 50257 columns take 5 times as long there as with 50304
+  /// (cost_models/h200_runs.md).
+  int64_t VocabQuantumOn(bool cpu) const { return vocab_quantum.value_or(cpu ? 1 : 128); }
   std::optional<planner::Recompute> HeldRecompute() const;
   std::optional<planner::Sharding> HeldSharding() const;
   std::optional<bool> HeldSequenceParallel() const;

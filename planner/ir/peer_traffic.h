@@ -1,8 +1,10 @@
 // How communication of GPU ranks is carried: NCCL's thread blocks by class, and which traffic of a
-// pair goes by copy engines instead. The runtime does so and predictions count on it.
+// pair goes straight between the two ranks' memories instead. The runtime does so and predictions
+// count on it. Thresholds and limits: 2 x H200, cost_models/h200_runs.md.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "planner/ir/dtype.h"
 #include "planner/ir/program.h"
@@ -10,8 +12,8 @@
 namespace meshwright::planner {
 
 /// Thread blocks (CTAs) of NCCL on a communicator of `kind`. Exposed tensor traffic wants
-/// bandwidth; a message that waits holds its SMs, which slows the products beside it. Best on 2 x
-/// H200 of 16, 24, 32; 4, 8, 16; 1, 2, 4 (cost_models/h200_runs.md).
+/// bandwidth; a message that waits holds its SMs, which slows the products beside it. Best of 16,
+/// 24, 32; 4, 8, 16; 1, 2, 4.
 constexpr int NcclCtas(CommunicatorKind kind) {
   switch (kind) {
     case CommunicatorKind::kTensor:
@@ -25,18 +27,45 @@ constexpr int NcclCtas(CommunicatorKind kind) {
   }
 }
 
-/// Least bytes of an operation, as PeerTrafficPossible has them: below, NCCL with its thread blocks
-/// is faster alone (2 x H200, cost_models/h200_runs.md). A swap runs beside products, where NCCL is
-/// not.
-constexpr int64_t PeerCopiesFrom(CommunicatorKind kind, OpKind op) {
-  if (kind == CommunicatorKind::kEdge) return int64_t{1} << 20;
-  return int64_t{op == OpKind::kSwap ? 4 : 16} << 20;
+/// What carries an operation of two ranks.
+enum class PeerCarrier : uint8_t {
+  kNccl,
+  kKernels,     ///< kernels that read and write the partner's memory: soon done, but take SMs
+  kCopyEngines  ///< take no SMs, start slowly; only moves, no sums
+};
+
+/// Thread blocks of a kernel between pairs of `kind`: half of what the link can take needs 4.
+constexpr int PeerKernelCtas(CommunicatorKind kind) {
+  return kind == CommunicatorKind::kTensor ? 16 : 8;
 }
 
 /// `bytes`: whole buffer of an all-reduce, output of an all-gather, input of a reduce-scatter, else
 /// what goes one way. Parts and sums take 16 bytes at a time.
 constexpr bool PeerTrafficPossible(int64_t bytes, DType dtype) {
   return bytes % 32 == 0 && (dtype == DType::kBf16 || dtype == DType::kF32);
+}
+
+/// Of an operation of two ranks that reach each other's memory, where PeerTrafficPossible.
+/// `moves`: of those that sum nothing; absent: copy engines where the operation is large or a
+/// message, which may wait for long. A swap runs beside products and so goes by them sooner.
+constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes,
+                                    std::optional<PeerCarrier> moves = std::nullopt) {
+  switch (op) {
+    case OpKind::kAllReduce:
+    case OpKind::kReduceScatter:
+      return PeerCarrier::kKernels;
+    case OpKind::kSend:
+    case OpKind::kRecv:
+      return PeerCarrier::kCopyEngines;
+    case OpKind::kAllGather:
+    case OpKind::kSwap: {
+      const int64_t large = int64_t{op == OpKind::kSwap ? 4 : 16} << 20;
+      const auto by_size = bytes < large ? PeerCarrier::kKernels : PeerCarrier::kCopyEngines;
+      return moves.value_or(by_size);
+    }
+    default:
+      return PeerCarrier::kNccl;
+  }
 }
 
 }  // namespace meshwright::planner

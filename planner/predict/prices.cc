@@ -9,7 +9,6 @@
 #include <optional>
 
 #include "planner/ir/op_schema.h"
-#include "planner/ir/peer_traffic.h"
 
 namespace meshwright::planner {
 namespace {
@@ -26,12 +25,11 @@ Bytes Scaled(int64_t bytes, double share) {
 cost::CollectiveWork TrafficWork(const OpWork& of, CommunicatorKind kind, OpKind op,
                                  const cost::PathFacts& path) {
   cost::CollectiveWork work{CollectiveKindOf(op), Bytes(of.message_bytes), TrafficOf(kind)};
-  const bool copies = work.traffic && path.ranks == 2 && path.hosts == 1 &&
-                      of.message_bytes >= PeerCopiesFrom(kind, op) &&
-                      PeerTrafficPossible(of.message_bytes, of.dtype);
-  if (copies) work.carrier = cost::Carrier::kCopyEngines;
+  const bool peers = work.traffic && path.ranks == 2 && path.hosts == 1 &&
+                     PeerTrafficPossible(of.message_bytes, of.dtype);
+  if (peers) work.carrier = CarrierOf(PeerCarrierOf(op, of.message_bytes));
   if (op != OpKind::kSwap) return work;
-  if (copies) {  // a message each way at once
+  if (work.carrier == cost::Carrier::kCopyEngines) {  // a message each way at once
     work.kind = cost::CollectiveKind::kSend;
     work.traffic = cost::Traffic::kEdge;
   } else {  // what the gather of both parts would move
@@ -83,6 +81,18 @@ std::optional<cost::Traffic> TrafficOf(CommunicatorKind kind) {
   }
 }
 
+cost::Carrier CarrierOf(PeerCarrier carrier) {
+  switch (carrier) {
+    case PeerCarrier::kNccl:
+      return cost::Carrier::kNccl;
+    case PeerCarrier::kKernels:
+      return cost::Carrier::kKernels;
+    case PeerCarrier::kCopyEngines:
+      return cost::Carrier::kCopyEngines;
+  }
+  return cost::Carrier::kNccl;
+}
+
 std::string KernelName(OpKind kind, const OpAttributes& attributes) {
   std::string name = RowOf(kind).name;
   switch (kind) {
@@ -128,6 +138,7 @@ cost::Work CostWork(const RankProgram& program, const Block& block, const Op& op
       work.m = from.m;
       work.n = from.n;
       work.k = from.k;
+      work.accumulate = op.kind == OpKind::kLinearWeightGrad;
       break;
     case WorkKind::kAttention:
       work.kind = cost::WorkKind::kAttention;

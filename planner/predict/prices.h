@@ -12,6 +12,7 @@
 #include "cost_models/cost_model.h"
 #include "cost_models/work.h"
 #include "planner/ir/core_places.h"
+#include "planner/ir/peer_traffic.h"
 #include "planner/ir/plan.h"
 #include "planner/ir/program.h"
 #include "topologies/cluster.h"
@@ -59,8 +60,8 @@ class Prices {
   ///          + (n - 2) collective_step
   /// where S bytes are moved 2 n times by an all-reduce or all-gather, n + 1 times by a
   /// reduce-scatter (a member keeps 1/n of it) and twice by a message.
-  NodePrice PriceCommunication(const RankProgram& program, CommunicatorKind kind, const Block& block,
-                               const Op& op, const cost::PathFacts& path) const;
+  NodePrice PriceCommunication(const RankProgram& program, CommunicatorKind kind,
+                               const Block& block, const Op& op, const cost::PathFacts& path) const;
 
   /// What the ranks of a group have between them. Memoised by the shape of the group on the
   /// hosts, so that thousands of equal groups cost one query. Errors: those of Cluster::Group.
@@ -98,6 +99,7 @@ cost::Work CostWork(const RankProgram& program, const Block& block, const Op& op
 cost::CollectiveKind CollectiveKindOf(OpKind kind);
 /// Class of the traffic on a communicator; nullopt where the runtime has none of its own.
 std::optional<cost::Traffic> TrafficOf(CommunicatorKind kind);
+cost::Carrier CarrierOf(PeerCarrier carrier);
 
 /// Name of an op's kernel in CPU profiles: that of the kind, with the variant where it matters:
 /// "copy", "norm.rms_norm", "activation.silu.gated".

@@ -31,30 +31,32 @@ class Path {
   virtual Status Issue() = 0;
 };
 
-/// Channels of `copied` among `groups` of which ranks 0 and 1 are the members; what they carry is
+/// Channels of `peers` among `groups` of which ranks 0 and 1 are the members; what they carry is
 /// said by FollowRate. Called by all ranks, as PeerCopies::Connect.
-inline Result<std::unique_ptr<PeerCopies>> ConnectForRates(
-    Communicator& world, std::vector<planner::Group> groups, const std::vector<int32_t>& copied,
-    const CudaDevice& device, std::byte* arena, std::optional<int64_t> least_bytes) {
+inline Result<std::unique_ptr<PeerCopies>> ConnectForRates(Communicator& world,
+                                                           std::vector<planner::Group> groups,
+                                                           const std::vector<int32_t>& peers,
+                                                           const CudaDevice& device,
+                                                           std::byte* arena) {
   planner::Programs programs;
   programs.groups = std::move(groups);
   for (size_t g = 0; g < programs.groups.size(); ++g) {
     const bool keeps =
-        std::find(copied.begin(), copied.end(), static_cast<int32_t>(g)) != copied.end();
+        std::find(peers.begin(), peers.end(), static_cast<int32_t>(g)) != peers.end();
     if (!keeps) programs.groups[g].ranks.clear();
   }
   programs.programs.resize(1);
   programs.ranks.resize(static_cast<size_t>(world.size()));
-  for (size_t r = 0; r < programs.ranks.size() && r < 2; ++r) programs.ranks[r].groups = copied;
+  for (size_t r = 0; r < programs.ranks.size() && r < 2; ++r) programs.ranks[r].groups = peers;
   PeerCopyOptions options;
-  options.least_bytes = least_bytes;
   options.idle = true;
   return PeerCopies::Connect(world, programs, device.ordinal(), arena, options);
 }
 
-/// `channel` of `group` expects the operations of `c` from now on; the count of those that it
-/// takes.
+/// `channel` of `group` expects the operations of `c` from now on, `moves` as of
+/// planner::PeerCarrierOf; the count of those that it takes.
 inline Result<int> FollowRate(PeerChannel& channel, const RateCase& c,
+                              std::optional<planner::PeerCarrier> moves,
                               const DeviceCommunicator& group, int64_t arena_bytes) {
   const auto program = [&](int rank) {
     return RateProgram(c, rank, {group.name(), group.kind(), 2}, arena_bytes);
@@ -62,11 +64,11 @@ inline Result<int> FollowRate(PeerChannel& channel, const RateCase& c,
   const int rank = group.rank();
   const planner::RankProgram own = program(rank);
   const planner::RankProgram theirs = program(1 - rank);
-  MW_ASSIGN_OR_RETURN(auto ops,
-                      PairOps({&own, 0, rank}, {&theirs, 0, 1 - rank}, channel.least_bytes()));
+  const PeerRoutes routes{group.kind(), moves};
+  MW_ASSIGN_OR_RETURN(auto ops, PairOps({&own, 0, rank}, {&theirs, 0, 1 - rank}, routes));
   if (!ops) return RunFailed("the ranks of a pair do not do the same");
   const auto count = static_cast<int>(ops->size());
-  MW_RETURN_IF_ERROR(channel.Follow(*std::move(ops)));
+  channel.Follow(*std::move(ops), routes);
   return count;
 }
 

@@ -16,17 +16,18 @@ enum : int32_t {
   kPairTensor,
   kPairData,
   kPairEdge,
-  kCopiesTensor,
-  kCopiesData,
-  kCopiesEdge,
+  kPeersTensor,
+  kPeersData,
+  kPeersEdge,
   kAllTensor,
   kAllData
 };
 
 size_t GroupOf(const CommunicationCase& c) {
-  if (c.traffic == CommunicatorKind::kEdge) return c.copy_engines ? kCopiesEdge : kPairEdge;
+  const bool nccl = c.carrier == planner::PeerCarrier::kNccl;
+  if (c.traffic == CommunicatorKind::kEdge) return nccl ? kPairEdge : kPeersEdge;
   const bool tensor = c.traffic == CommunicatorKind::kTensor;
-  if (c.copy_engines) return tensor ? kCopiesTensor : kCopiesData;
+  if (!nccl) return tensor ? kPeersTensor : kPeersData;
   if (c.ranks == 2) return tensor ? kPairTensor : kPairData;
   return tensor ? kAllTensor : kAllData;
 }
@@ -64,7 +65,7 @@ Status CommunicationRank::SetUp(Store& store, Communicator& world, int ordinal,
   MW_RETURN_IF_ERROR(arena_.Allocate(arena_bytes_));
   MW_CUDA_CALL(cudaMemset(arena_.data(), 0, static_cast<size_t>(arena_bytes_)));
   MW_CUDA_CALL(cudaDeviceSynchronize());
-  MW_RETURN_IF_ERROR(ConnectCopies(world));
+  MW_RETURN_IF_ERROR(ConnectPeers(world));
   MW_ASSIGN_OR_RETURN(load_, ProductLoad::Create(*device_));
   MW_CUDA_CALL(cudaEventCreate(&met_));
   MW_CUDA_CALL(cudaEventCreate(&done_));
@@ -81,10 +82,10 @@ Status CommunicationRank::MakeGroups(int64_t most_bytes) {
   groups_ = {{"tensor of 2", CommunicatorKind::kTensor, pair},
              {"data of 2", CommunicatorKind::kData, pair},
              {"edge 0>1", CommunicatorKind::kEdge, pair},
-             {"tensor copies", CommunicatorKind::kTensor, pair},
-             {"data copies", CommunicatorKind::kData, pair},
-             {"edge copies", CommunicatorKind::kEdge, pair}};
-  // Copy engines take everything of the last three.
+             {"tensor without NCCL", CommunicatorKind::kTensor, pair},
+             {"data without NCCL", CommunicatorKind::kData, pair},
+             {"edge without NCCL", CommunicatorKind::kEdge, pair}};
+  // NCCL carries nothing of the last three.
   std::vector<std::vector<GroupUse>> uses = {collectives, collectives, messages, {}, {}, {}};
   if (world_->size() > 2) {
     std::vector<int32_t> all;
@@ -96,12 +97,12 @@ Status CommunicationRank::MakeGroups(int64_t most_bytes) {
   return world_->MakeGroups(groups_, uses);
 }
 
-Status CommunicationRank::ConnectCopies(Communicator& world) {
+Status CommunicationRank::ConnectPeers(Communicator& world) {
   MW_ASSIGN_OR_RETURN(
-      copies_, ConnectForRates(world, groups_, {kCopiesTensor, kCopiesData, kCopiesEdge}, *device_,
-                               arena_.data(), 0));
-  for (const size_t g : {kCopiesTensor, kCopiesData, kCopiesEdge}) {
-    if (copy_engines()) world_->group(g)->UsePeerChannel(copies_->channel(g));
+      copies_, ConnectForRates(world, groups_, {kPeersTensor, kPeersData, kPeersEdge}, *device_,
+                               arena_.data()));
+  for (const size_t g : {kPeersTensor, kPeersData, kPeersEdge}) {
+    if (peers()) world_->group(g)->UsePeerChannel(copies_->channel(g));
   }
   return Status::Ok();
 }
@@ -109,12 +110,12 @@ Status CommunicationRank::ConnectCopies(Communicator& world) {
 Result<std::unique_ptr<Path>> CommunicationRank::PathOf(const CommunicationCase& c, int calls) {
   const RateCase rate{c.kind, c.traffic, c.bytes, calls};
   DeviceCommunicator& group = *world_->group(GroupOf(c));
-  if (c.copy_engines) {
-    if (!copy_engines()) return RunFailed("the pair has no copy engines between it");
-    MW_ASSIGN_OR_RETURN(const int taken,
-                        FollowRate(*copies_->channel(GroupOf(c)), rate, group, arena_bytes_));
-    // Else NCCL would carry it, under the name of the copy engines.
-    if (taken == 0) return RunFailed("the copy engines of the pair do not take it");
+  if (c.carrier != planner::PeerCarrier::kNccl) {
+    if (!peers()) return RunFailed("the pair does not reach each other's memory");
+    MW_ASSIGN_OR_RETURN(const int taken, FollowRate(*copies_->channel(GroupOf(c)), rate, c.carrier,
+                                                    group, arena_bytes_));
+    // Else NCCL would carry it, under another name.
+    if (taken == 0) return RunFailed("only NCCL takes it");
   }
   MW_ASSIGN_OR_RETURN(
       std::unique_ptr<Path> path,
@@ -126,8 +127,8 @@ Result<std::vector<double>> CommunicationRank::Time(const CommunicationCase& c, 
   std::vector<double> seconds(static_cast<size_t>(rounds));
   if (!TakesPart(c)) return seconds;
   const int calls = CallsOf(c.bytes);
-  // Copies, counters and sums of one operation are some ten calls of the driver.
-  const int calls_a_delay = c.copy_engines ? 2 : 8;
+  // A copy, its counters and events are some ten calls of the driver.
+  const int calls_a_delay = c.carrier == planner::PeerCarrier::kCopyEngines ? 2 : 8;
   MW_ASSIGN_OR_RETURN(const auto path, PathOf(c, calls));
   for (int round = -1; round < rounds; ++round) {  // the first is a warm-up
     MW_ASSIGN_OR_RETURN(const double us, timer_.Time(*path, calls, Issue::kQueued, calls_a_delay));

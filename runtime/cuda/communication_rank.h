@@ -26,8 +26,8 @@ class CommunicationRank {
 
   /// `world` is that of `store`; messages have at most `most_bytes`.
   Status SetUp(Store& store, Communicator& world, int ordinal, int64_t most_bytes);
-  /// Whether this rank reaches its partner by copy engines; ranks beyond the first two do not.
-  bool copy_engines() const { return copies_ != nullptr; }
+  /// Whether this rank reaches its partner's memory; ranks beyond the first two do not.
+  bool peers() const { return copies_ != nullptr; }
   bool TakesPart(const CommunicationCase& c) const { return world_->rank() < c.ranks; }
 
   /// Seconds of one operation in each of `rounds` runs; zeros on a rank that takes no part.
@@ -45,7 +45,7 @@ class CommunicationRank {
 
  private:
   Status MakeGroups(int64_t most_bytes);
-  Status ConnectCopies(Communicator& world);
+  Status ConnectPeers(Communicator& world);
   Result<std::unique_ptr<Path>> PathOf(const CommunicationCase& c, int calls);
 
   FlightRecorder flights_{kFlights};

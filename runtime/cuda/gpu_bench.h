@@ -43,6 +43,7 @@ class GpuBench {
   Status FillNormal();
   std::byte* memory() const { return memory_.data(); }
   int64_t bytes() const { return bytes_; }
+  int64_t l2_bytes() const { return l2_bytes_; }
 
  private:
   explicit GpuBench(CudaDevice& device) : device_(device) {}

@@ -152,7 +152,8 @@ std::vector<GpuProductSample> ProductCases() {
   constexpr OpKind kKinds[] = {OpKind::kLinear, OpKind::kLinearInputGrad,
                                OpKind::kLinearWeightGrad};
   constexpr int64_t kWidths[] = {1280, 2560, 3584, 5120, 7168, 10240, 18432};
-  constexpr double kLeastFlops = 5e9;  // below, a product is a launch
+  constexpr int64_t kSmallWidths[] = {640, 1152, 1920, 2304, 4480};  // of small models
+  constexpr double kLeastFlops = 1e9;                                // below, it is a launch
   constexpr double kMostFlops =
       1.3e12;  // about 2 ms: the limit is the time that measuring may take
   std::vector<GpuProductSample> cases;
@@ -177,6 +178,18 @@ std::vector<GpuProductSample> ProductCases() {
   }
   for (const OpKind kind : kKinds) {
     for (const int64_t in : kWidths) add(kind, 1024, in, kVocabulary);  // chunks of the head
+  }
+  turn = 0;
+  for (const int64_t tokens : {512, 1024, 2048}) {
+    for (const int64_t in : kSmallWidths) {
+      for (const int64_t out : kSmallWidths) add(kKinds[turn++ % 3], tokens, in, out);
+    }
+  }
+  for (const OpKind kind : kKinds) {
+    for (const int64_t off : {1, 2, 4, 8}) {  // rows of 2, 4, 8 or 16 bytes more than a multiple
+      add(kind, 2048, 1536 + off, 6144);
+      for (const int64_t tokens : {1024, 2048}) add(kind, tokens, 1024, 40960 + off);
+    }
   }
   return cases;
 }

@@ -43,8 +43,10 @@ Result<std::vector<double>> MostOf(Communicator& world, const std::vector<double
 }
 
 std::string NameOf(const CommunicationCase& c) {
-  return fmt::format("{} of {} ranks, {} bytes{}", planner::ToString(c.kind), c.ranks, c.bytes,
-                     c.copy_engines ? ", by copy engines" : "");
+  const char* by = c.carrier == planner::PeerCarrier::kKernels       ? ", by kernels"
+                   : c.carrier == planner::PeerCarrier::kCopyEngines ? ", by copy engines"
+                                                                     : "";
+  return fmt::format("{} of {} ranks, {} bytes{}", planner::ToString(c.kind), c.ranks, c.bytes, by);
 }
 
 /// The measurement as this rank sees it; what all ranks agree on is in `out`.
@@ -53,17 +55,17 @@ class Meter {
   Meter(CommunicationRank& rank, Communicator& world, CommunicationMeasurement* out)
       : rank_(rank), world_(world), out_(*out) {}
 
-  /// Whether the pair has copy engines: both of its ranks know.
-  Status AskForCopies() {
-    MW_ASSIGN_OR_RETURN(const auto most, MostOf(world_, {rank_.copy_engines() ? 1.0 : 0.0}));
-    out_.copy_engines = most[0] > 0;
+  /// Whether the pair reaches each other's memory: both of its ranks know.
+  Status AskForPeers() {
+    MW_ASSIGN_OR_RETURN(const auto most, MostOf(world_, {rank_.peers() ? 1.0 : 0.0}));
+    out_.peers = most[0] > 0;
     return Status::Ok();
   }
 
   Status Operations() {
     std::vector<double> rounds;
     int ranks = 2;
-    const std::vector<CommunicationCase> grid = CommunicationGrid(world_.size(), out_.copy_engines);
+    const std::vector<CommunicationCase> grid = CommunicationGrid(world_.size(), out_.peers);
     for (const CommunicationCase& c : grid) {
       // Those that had no part in the smaller group wait here and not inside NCCL.
       if (c.ranks != ranks) MW_RETURN_IF_ERROR(world_.Barrier());
@@ -81,7 +83,7 @@ class Meter {
   }
 
   Status Beside() {
-    for (const CommunicationCase& c : BesideGrid(world_.size(), out_.copy_engines)) {
+    for (const CommunicationCase& c : BesideGrid(world_.size(), out_.peers)) {
       MW_RETURN_IF_ERROR(BesideOne(c).WithContext("products beside " + NameOf(c)));
     }
     return Status::Ok();
@@ -169,12 +171,10 @@ Status Measure(const LaunchFacts& facts, const MeasureCommunicationOptions& opti
     MW_RETURN_IF_ERROR(rank.SetUp(*store, *world, facts.local_rank, most_bytes));
     MW_RETURN_IF_ERROR(Facts(facts.local_rank, out));
     Meter meter(rank, *world, out);
-    MW_RETURN_IF_ERROR(meter.AskForCopies());
-    say(fmt::format("{} operations and sizes",
-                    CommunicationGrid(facts.world, out->copy_engines).size()));
+    MW_RETURN_IF_ERROR(meter.AskForPeers());
+    say(fmt::format("{} operations and sizes", CommunicationGrid(facts.world, out->peers).size()));
     MW_RETURN_IF_ERROR(meter.Operations());
-    say(fmt::format("products beside {} operations",
-                    BesideGrid(facts.world, out->copy_engines).size()));
+    say(fmt::format("products beside {} operations", BesideGrid(facts.world, out->peers).size()));
     MW_RETURN_IF_ERROR(meter.Beside());
     MW_RETURN_IF_ERROR(rank.Close(*world));
     out->elapsed_s = Now() - start;

@@ -13,6 +13,7 @@
 #include "runtime/cuda/gpu_bench.h"
 #include "runtime/cuda/gpu_bench_cases.h"
 #include "runtime/cuda/gpu_memory.h"
+#include "runtime/cuda/measure_short.h"
 #include "runtime/cuda/measure_sustained.h"
 
 namespace meshwright::runtime {
@@ -133,24 +134,33 @@ Status Meter::Attention() {
   return Status::Ok();
 }
 
-/// Chooses an algorithm for each product, then times products and attention in one mix.
+/// Chooses an algorithm for each product, then times short ones alone and the others in one mix
+/// with attention.
 Status Meter::Products() {
   GemmTunerOptions options;
   options.ordinal = device_.ordinal();
   options.workspace_bytes = device_.workspace_cap();
-  // Fewer than for a program: the grid has many shapes, and the best is among the first.
-  options.candidates = 12;
   options.screening_runs = 2;
   options.final_runs = 6;
-  std::vector<TunedProduct> products;
+  std::vector<TunedProduct> products, short_products;
   {
+    MW_ASSIGN_OR_RETURN(const auto of_odd_rows, GemmTuner::Create(options));
+    // Fewer than for a program: the grid has many shapes, and the best is among the first.
+    options.candidates = 12;
     MW_ASSIGN_OR_RETURN(const auto tuner, GemmTuner::Create(options));
     for (const GpuProductSample& sample : ProductCases()) {
       const GemmKey key = KeyOf(sample);
       MW_ASSIGN_OR_RETURN(const auto problem, GemmProblem::Create(key));
-      MW_ASSIGN_OR_RETURN(const GemmChoice choice, tuner->Tune(device_.gemm().handle(), *problem));
-      products.push_back({sample, key, choice});
+      const bool even = (key.lda | key.ldb | key.ldd) % 16 == 0;
+      MW_ASSIGN_OR_RETURN(const GemmChoice choice,
+                          (even ? tuner : of_odd_rows)->Tune(device_.gemm().handle(), *problem));
+      (IsShort(sample) ? short_products : products).push_back({sample, key, choice});
     }
+  }
+  MW_RETURN_IF_ERROR(bench_.FillNormal());
+  for (TunedProduct& p : short_products) {
+    MW_RETURN_IF_ERROR(MeasureShort(device_, bench_, &p));
+    out_.products.push_back(p.sample);
   }
   MW_RETURN_IF_ERROR(MeasureSustained(device_, bench_, &products, &out_.attention));
   for (const TunedProduct& p : products) out_.products.push_back(p.sample);

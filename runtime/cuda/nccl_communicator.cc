@@ -116,14 +116,14 @@ Status NcclCommunicator::Put(const Call& call, cudaStream_t stream, const Enqueu
   return Status::Ok();
 }
 
-bool NcclCommunicator::ByCopies(planner::OpKind kind, const Call& call) const {
+bool NcclCommunicator::ByPeer(planner::OpKind kind, const Call& call) const {
   return channel_ != nullptr &&
          channel_->Takes(kind, call.bytes, call.dtype);  // the same on both ranks
 }
 
 /// As Put, with operations of the peer channel, which have a status of their own.
 template <typename Enqueue>
-Status NcclCommunicator::PutCopies(const Call& call, cudaStream_t stream, const Enqueue& enqueue) {
+Status NcclCommunicator::PutPeer(const Call& call, cudaStream_t stream, const Enqueue& enqueue) {
   Status status;
   const Status put = Put(call, stream, [&](ncclComm_t) {
     status = enqueue();
@@ -145,9 +145,8 @@ Status NcclCommunicator::AllReduce(std::byte* buffer, int64_t count, DType dtype
   const Call call{CommOp::kAllReduce, "ncclAllReduce", count, count * planner::SizeOf(dtype),
                   dtype};
   if (size() == 1) return Check(call);
-  if (ByCopies(planner::OpKind::kAllReduce, call)) {
-    return PutCopies(call, stream,
-                     [&] { return channel_->AllReduce(buffer, count, dtype, stream); });
+  if (ByPeer(planner::OpKind::kAllReduce, call)) {
+    return PutPeer(call, stream, [&] { return channel_->AllReduce(buffer, count, dtype, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclAllReduce(buffer, buffer, static_cast<size_t>(count), ToNccl(dtype), ncclSum, c,
@@ -163,9 +162,9 @@ Status NcclCommunicator::AllGather(const std::byte* in, std::byte* out, int64_t 
     MW_RETURN_IF_ERROR(Check(call));
     return Copy(in, out, call.bytes, stream);
   }
-  if (ByCopies(planner::OpKind::kAllGather, call)) {
-    return PutCopies(call, stream,
-                     [&] { return channel_->AllGather(in, out, call.bytes / 2, stream); });
+  if (ByPeer(planner::OpKind::kAllGather, call)) {
+    return PutPeer(call, stream,
+                   [&] { return channel_->AllGather(in, out, call.bytes / 2, dtype, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclAllGather(in, out, static_cast<size_t>(count), ToNccl(dtype), c, stream);
@@ -180,9 +179,9 @@ Status NcclCommunicator::ReduceScatter(const std::byte* in, std::byte* out, int6
     MW_RETURN_IF_ERROR(Check(call));
     return Copy(in, out, call.bytes, stream);
   }
-  if (ByCopies(planner::OpKind::kReduceScatter, call)) {
-    return PutCopies(call, stream,
-                     [&] { return channel_->ReduceScatter(in, out, count, dtype, stream); });
+  if (ByPeer(planner::OpKind::kReduceScatter, call)) {
+    return PutPeer(call, stream,
+                   [&] { return channel_->ReduceScatter(in, out, count, dtype, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclReduceScatter(in, out, static_cast<size_t>(count), ToNccl(dtype), ncclSum, c,
@@ -205,8 +204,8 @@ Status NcclCommunicator::Swap(const std::byte* in, std::byte* out, int64_t count
                               cudaStream_t stream) {
   const Call call{CommOp::kSwap, "ncclGroupEnd", count, count * planner::SizeOf(dtype), dtype};
   MW_RETURN_IF_ERROR(CheckPair(size(), name()));
-  if (ByCopies(planner::OpKind::kSwap, call)) {
-    return PutCopies(call, stream, [&] { return channel_->Swap(out, call.bytes, stream); });
+  if (ByPeer(planner::OpKind::kSwap, call)) {
+    return PutPeer(call, stream, [&] { return channel_->Swap(in, call.bytes, dtype, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     const auto elements = static_cast<size_t>(count);
@@ -224,8 +223,8 @@ Status NcclCommunicator::Swap(const std::byte* in, std::byte* out, int64_t count
 Status NcclCommunicator::Send(const std::byte* buffer, int64_t count, DType dtype, int peer,
                               cudaStream_t stream) {
   const Call call{CommOp::kSend, "ncclSend", count, count * planner::SizeOf(dtype), dtype, peer};
-  if (ByCopies(planner::OpKind::kSend, call)) {
-    return PutCopies(call, stream, [&] { return channel_->Send(call.bytes, stream); });
+  if (ByPeer(planner::OpKind::kSend, call)) {
+    return PutPeer(call, stream, [&] { return channel_->Send(buffer, call.bytes, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclSend(buffer, static_cast<size_t>(count), ToNccl(dtype), peer, c, stream);
@@ -235,8 +234,8 @@ Status NcclCommunicator::Send(const std::byte* buffer, int64_t count, DType dtyp
 Status NcclCommunicator::Recv(std::byte* buffer, int64_t count, DType dtype, int peer,
                               cudaStream_t stream) {
   const Call call{CommOp::kRecv, "ncclRecv", count, count * planner::SizeOf(dtype), dtype, peer};
-  if (ByCopies(planner::OpKind::kRecv, call)) {
-    return PutCopies(call, stream, [&] { return channel_->Recv(buffer, call.bytes, stream); });
+  if (ByPeer(planner::OpKind::kRecv, call)) {
+    return PutPeer(call, stream, [&] { return channel_->Recv(call.bytes, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclRecv(buffer, static_cast<size_t>(count), ToNccl(dtype), peer, c, stream);

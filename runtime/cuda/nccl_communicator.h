@@ -99,8 +99,8 @@ class NcclCommunicator final : public DeviceCommunicator {
   template <typename Enqueue>
   Status Put(const Call& call, cudaStream_t stream, const Enqueue& enqueue);
   template <typename Enqueue>
-  Status PutCopies(const Call& call, cudaStream_t stream, const Enqueue& enqueue);
-  bool ByCopies(planner::OpKind kind, const Call& call) const;
+  Status PutPeer(const Call& call, cudaStream_t stream, const Enqueue& enqueue);
+  bool ByPeer(planner::OpKind kind, const Call& call) const;
   Status Copy(const std::byte* from, std::byte* to, int64_t bytes, cudaStream_t stream) const;
 
   const NcclFacts facts_;

@@ -3,18 +3,24 @@
 #include <cuda.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
+
+#include "runtime/cuda/cuda_device.h"
 
 namespace meshwright::runtime::cuda {
 namespace {
 
 using planner::DType;
 using planner::OpKind;
+using planner::PeerCarrier;
 
-constexpr int64_t kMeetAt = 0;    // the partner's data is ready
-constexpr int64_t kPartAt = 128;  // the partner has pulled ours
+// Places of the counters, in bytes.
+constexpr int64_t kMeetAt = 0;    // of copies: the partner's memory is free
+constexpr int64_t kPartAt = 128;  // of copies: the partner's data has come
+constexpr int64_t kBlocksMeetAt = 256, kBlocksPartAt = 384;  // of kernels
+static_assert(kBlocksMeetAt + kMostPeerBlocks * sizeof(uint32_t) <= kBlocksPartAt);
+static_assert(kBlocksPartAt + kMostPeerBlocks * sizeof(uint32_t) <= PeerChannel::kCounterBytes);
 
 /// The driver's operations on memory in stream order, for which the runtime library has no calls.
 struct StreamMemoryOps {
@@ -67,17 +73,10 @@ Status CheckStreamMemoryOps() {
   return DriverStreamMemoryOps().ok() ? Status::Ok() : DriverStreamMemoryOps().status();
 }
 
-Status PeerChannel::Follow(std::vector<PeerOp> ops) {
+void PeerChannel::Follow(std::vector<PeerOp> ops, const PeerRoutes& routes) {
   ops_ = std::move(ops);
+  routes_ = routes;
   next_ = 0;
-  const int64_t before = staging_bytes_;
-  for (const PeerOp& op : ops_) {
-    const int64_t added = op.kind == OpKind::kAllReduce       ? op.bytes
-                          : op.kind == OpKind::kReduceScatter ? op.bytes / 2
-                                                              : 0;
-    staging_bytes_ = std::max(staging_bytes_, std::min(added, kMostStagingBytes));
-  }
-  return staging_bytes_ > before ? staging_.Allocate(staging_bytes_) : Status::Ok();
 }
 
 Result<PeerOp> PeerChannel::Next(OpKind kind, int64_t bytes) {
@@ -106,81 +105,86 @@ Status PeerChannel::Await(uint32_t value, int64_t counter, cudaStream_t stream) 
   return DriverStatus(ops.wait(stream, at, value, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue32");
 }
 
-Status PeerChannel::Pull(int64_t theirs, std::byte* to, int64_t bytes, cudaStream_t stream) const {
-  return CopyOnDevice(to, ends_.their_arena + theirs, bytes, stream);
-}
-
-/// Both ranks have what the other is to pull.
+/// Both ranks' memory is free for what the other sends.
 Status PeerChannel::Meet(cudaStream_t stream) {
   ++met_;
   MW_RETURN_IF_ERROR(Publish(met_, kMeetAt, stream));
   return Await(met_, kMeetAt, stream);
 }
 
-/// Both ranks have pulled: what was pulled may be written again.
+/// What both ranks sent has come.
 Status PeerChannel::Part(cudaStream_t stream) {
   ++parted_;
   MW_RETURN_IF_ERROR(Publish(parted_, kPartAt, stream));
   return Await(parted_, kPartAt, stream);
 }
 
-Status PeerChannel::AllReduce(std::byte* buffer, int64_t count, DType dtype, cudaStream_t stream) {
-  const int64_t size = planner::SizeOf(dtype);
-  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kAllReduce, count * size));
-  MW_RETURN_IF_ERROR(Meet(stream));
-  for (int64_t at = 0; at < op.bytes; at += staging_bytes_) {
-    const int64_t bytes = std::min(staging_bytes_, op.bytes - at);
-    MW_RETURN_IF_ERROR(Pull(op.theirs + at, staging_.data(), bytes, stream));
-    MW_RETURN_IF_ERROR(Part(stream));
-    MW_RETURN_IF_ERROR(
-        AddElements(buffer + at, staging_.data(), buffer + at, bytes / size, dtype, stream));
-  }
-  return Status::Ok();
+PeerTurn PeerChannel::NextTurn() {
+  const auto at = [](std::byte* counters, int64_t offset) {
+    return reinterpret_cast<uint32_t*>(counters + offset);
+  };
+  return {at(ends_.own_counters, kBlocksMeetAt),
+          at(ends_.own_counters, kBlocksPartAt),
+          at(ends_.their_counters, kBlocksMeetAt),
+          at(ends_.their_counters, kBlocksPartAt),
+          ++turn_,
+          planner::PeerKernelCtas(routes_.group)};
 }
 
-Status PeerChannel::AllGather(const std::byte* in, std::byte* out, int64_t bytes,
+Status PeerChannel::Push(const std::byte* from, const PeerOp& op, std::byte* out, int64_t bytes,
+                         PeerCarrier carrier, cudaStream_t stream) {
+  std::byte* const their_out = ends_.their_arena + op.theirs;
+  if (carrier == PeerCarrier::kKernels) {
+    return PeerPush(from, their_out, out, bytes, NextTurn(), stream);
+  }
+  MW_RETURN_IF_ERROR(Meet(stream));
+  MW_RETURN_IF_ERROR(CopyOnDevice(their_out, from, bytes, stream));
+  MW_RETURN_IF_ERROR(Part(stream));
+  return out == nullptr ? Status::Ok() : CopyOnDevice(out, from, bytes, stream);
+}
+
+/// Each rank sums a half of the buffer, for both.
+Status PeerChannel::AllReduce(std::byte* buffer, int64_t count, DType dtype, cudaStream_t stream) {
+  const int64_t bytes = count * planner::SizeOf(dtype);
+  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kAllReduce, bytes));
+  const int64_t half = ends_.position * bytes / 2;
+  std::byte* const own = buffer + half;
+  std::byte* const theirs = ends_.their_arena + op.theirs + half;
+  return PeerSum(own, theirs, own, theirs, count / 2, dtype, NextTurn(), stream);
+}
+
+Status PeerChannel::AllGather(const std::byte* in, std::byte* out, int64_t bytes, DType dtype,
                               cudaStream_t stream) {
   MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kAllGather, 2 * bytes));
   std::byte* const own_slice = out + ends_.position * bytes;
-  MW_RETURN_IF_ERROR(Meet(stream));
-  MW_RETURN_IF_ERROR(Pull(op.theirs, out + (1 - ends_.position) * bytes, bytes, stream));
-  MW_RETURN_IF_ERROR(Part(stream));
-  return in == own_slice ? Status::Ok() : CopyOnDevice(own_slice, in, bytes, stream);
+  return Push(in, op, in == own_slice ? nullptr : own_slice, bytes,
+              routes_.Of(op.kind, op.bytes, dtype), stream);
 }
 
 Status PeerChannel::ReduceScatter(const std::byte* in, std::byte* out, int64_t count, DType dtype,
                                   cudaStream_t stream) {
-  const int64_t size = planner::SizeOf(dtype);
-  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kReduceScatter, 2 * count * size));
-  const std::byte* const own_slice = in + ends_.position * count * size;
-  MW_RETURN_IF_ERROR(Meet(stream));
-  for (int64_t at = 0; at < count * size; at += staging_bytes_) {
-    const int64_t bytes = std::min(staging_bytes_, count * size - at);
-    MW_RETURN_IF_ERROR(Pull(op.theirs + at, staging_.data(), bytes, stream));
-    MW_RETURN_IF_ERROR(
-        AddElements(own_slice + at, staging_.data(), out + at, bytes / size, dtype, stream));
-  }
-  return Part(stream);
+  const int64_t bytes = count * planner::SizeOf(dtype);
+  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kReduceScatter, 2 * bytes));
+  return PeerSum(in + ends_.position * bytes, ends_.their_arena + op.theirs, out, nullptr, count,
+                 dtype, NextTurn(), stream);
 }
 
-Status PeerChannel::Swap(std::byte* out, int64_t bytes, cudaStream_t stream) {
+Status PeerChannel::Swap(const std::byte* in, int64_t bytes, DType dtype, cudaStream_t stream) {
   MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kSwap, bytes));
-  MW_RETURN_IF_ERROR(Meet(stream));
-  MW_RETURN_IF_ERROR(Pull(op.theirs, out, bytes, stream));
-  return Part(stream);
+  return Push(in, op, nullptr, bytes, routes_.Of(op.kind, op.bytes, dtype), stream);
 }
 
-Status PeerChannel::Send(int64_t bytes, cudaStream_t stream) {
-  MW_RETURN_IF_ERROR(Next(OpKind::kSend, bytes).status());
+Status PeerChannel::Send(const std::byte* buffer, int64_t bytes, cudaStream_t stream) {
+  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kSend, bytes));
+  MW_RETURN_IF_ERROR(Await(++met_, kMeetAt, stream));
+  MW_RETURN_IF_ERROR(CopyOnDevice(ends_.their_arena + op.theirs, buffer, bytes, stream));
+  return Publish(++parted_, kPartAt, stream);
+}
+
+Status PeerChannel::Recv(int64_t bytes, cudaStream_t stream) {
+  MW_RETURN_IF_ERROR(Next(OpKind::kRecv, bytes).status());
   MW_RETURN_IF_ERROR(Publish(++met_, kMeetAt, stream));
   return Await(++parted_, kPartAt, stream);
-}
-
-Status PeerChannel::Recv(std::byte* buffer, int64_t bytes, cudaStream_t stream) {
-  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kRecv, bytes));
-  MW_RETURN_IF_ERROR(Await(++met_, kMeetAt, stream));
-  MW_RETURN_IF_ERROR(Pull(op.theirs, buffer, bytes, stream));
-  return Publish(++parted_, kPartAt, stream);
 }
 
 }  // namespace meshwright::runtime::cuda

@@ -48,7 +48,7 @@ int32_t LocalOf(const planner::RankBinding& binding, size_t group) {
   return at == binding.groups.end() ? -1 : static_cast<int32_t>(at - binding.groups.begin());
 }
 
-/// What the partner at the other position pulls of the op's memory.
+/// What the partner at the other position uses of the op's memory.
 PeerOp PeerOpOf(const IssuedOp& issued, int position) {
   const ByteRange first = RangeOf(issued, 0);
   const OpKind kind = issued.op->kind;
@@ -56,8 +56,9 @@ PeerOp PeerOpOf(const IssuedOp& issued, int position) {
   if (kind == OpKind::kAllGather) {
     const ByteRange out = RangeOf(issued, 1);
     op.bytes = out.end - out.begin;
-    if (first.end == first.begin) op.theirs = out.begin + position * op.bytes / 2;
+    op.theirs = out.begin + (1 - position) * op.bytes / 2;
   }
+  if (kind == OpKind::kSwap) op.theirs = RangeOf(issued, 1).begin;
   if (kind == OpKind::kReduceScatter) op.theirs += (1 - position) * op.bytes / 2;
   return op;
 }
@@ -73,8 +74,8 @@ OpKind MatchOf(OpKind kind) {
   return kind == OpKind::kRecv ? OpKind::kSend : kind;
 }
 
-/// With `theirs` as the partner at the other position pulls them.
-Result<std::vector<PeerOp>> OpsOf(const PairSide& side, const LeastPeerBytes& least_bytes) {
+/// With `theirs` as the partner at the other position uses them.
+Result<std::vector<PeerOp>> OpsOf(const PairSide& side, const PeerRoutes& routes) {
   MW_ASSIGN_OR_RETURN(const IssueOrder order, MakeIssueOrder(*side.program));
   std::vector<PeerOp> ops;
   for (const IssuedOp& issued : order.ops) {
@@ -82,7 +83,9 @@ Result<std::vector<PeerOp>> OpsOf(const PairSide& side, const LeastPeerBytes& le
     const bool carried = planner::IsCollective(kind) || planner::IsMessage(kind);
     if (!carried || issued.op->attributes.communicator != side.local) continue;
     const PeerOp op = PeerOpOf(issued, side.position);
-    if (least_bytes.Take(kind, op.bytes, TypeOf(issued))) ops.push_back(op);
+    if (routes.Of(kind, op.bytes, TypeOf(issued)) != planner::PeerCarrier::kNccl) {
+      ops.push_back(op);
+    }
   }
   return ops;
 }
@@ -90,9 +93,9 @@ Result<std::vector<PeerOp>> OpsOf(const PairSide& side, const LeastPeerBytes& le
 }  // namespace
 
 Result<std::optional<std::vector<PeerOp>>> PairOps(const PairSide& own, const PairSide& theirs,
-                                                   const LeastPeerBytes& least_bytes) {
-  MW_ASSIGN_OR_RETURN(std::vector<PeerOp> ops, OpsOf(own, least_bytes));
-  MW_ASSIGN_OR_RETURN(const std::vector<PeerOp> others, OpsOf(theirs, least_bytes));
+                                                   const PeerRoutes& routes) {
+  MW_ASSIGN_OR_RETURN(std::vector<PeerOp> ops, OpsOf(own, routes));
+  MW_ASSIGN_OR_RETURN(const std::vector<PeerOp> others, OpsOf(theirs, routes));
   if (ops.size() != others.size()) return std::optional<std::vector<PeerOp>>();
   for (size_t i = 0; i < ops.size(); ++i) {
     if (others[i].kind != MatchOf(ops[i].kind) || others[i].bytes != ops[i].bytes) {
@@ -175,17 +178,16 @@ Status PeerCopies::Open(const planner::Programs& programs, int rank, size_t grou
     return PairSide{&programs.programs[static_cast<size_t>(binding.program)],
                     LocalOf(binding, group), at};
   };
-  const LeastPeerBytes least_bytes{programs.groups[group].kind, options.least_bytes};
-  MW_ASSIGN_OR_RETURN(auto ops,
-                      PairOps(side(rank, position), side(partner, 1 - position), least_bytes));
+  const PeerRoutes routes{programs.groups[group].kind, options.moves};
+  MW_ASSIGN_OR_RETURN(auto ops, PairOps(side(rank, position), side(partner, 1 - position), routes));
   // The same on both ranks; NCCL will say what does not match.
   if (!ops || (ops->empty() && !options.idle)) return Status::Ok();
   const Mapping& mapping = *mappings_[static_cast<size_t>(partner)];
   const int64_t at = static_cast<int64_t>(group) * PeerChannel::kCounterBytes;
   channels_[group] = std::make_unique<PeerChannel>(
-      PeerChannel::Ends{position, mapping.arena, counters_.data() + at, mapping.counters + at},
-      least_bytes);
-  return channels_[group]->Follow(*std::move(ops));
+      PeerChannel::Ends{position, mapping.arena, counters_.data() + at, mapping.counters + at});
+  channels_[group]->Follow(*std::move(ops), routes);
+  return Status::Ok();
 }
 
 Result<std::unique_ptr<PeerCopies>> PeerCopies::Connect(Communicator& world,

@@ -1,4 +1,4 @@
-// Which pairs of ranks of a run exchange data by copy engines, and their ends.
+// Which pairs of ranks of a run exchange data without NCCL, and their ends.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 
 #include "planner/ir/program.h"
 #include "runtime/communicator.h"
+#include "runtime/cuda/gpu_memory.h"
 #include "runtime/cuda/peer_channel.h"
 #include "runtime/peer_copy_options.h"
 
@@ -21,10 +22,10 @@ struct PairSide {
   int32_t local = 0;  ///< the group among the program's communicators
   int position = 0;   ///< 0 or 1
 };
-/// The ops of `own` that go by copies, in issue order, as PeerChannel::Follow takes them; nullopt
-/// when `theirs` does not match. Errors as of MakeIssueOrder.
+/// The ops of `own` that go without NCCL, in issue order, as PeerChannel::Follow takes them;
+/// nullopt when `theirs` does not match. Errors as of MakeIssueOrder.
 Result<std::optional<std::vector<PeerOp>>> PairOps(const PairSide& own, const PairSide& theirs,
-                                                   const LeastPeerBytes& least_bytes);
+                                                   const PeerRoutes& routes);
 
 /// The channels of one rank. Buffers of their operations lie in the arena.
 class PeerCopies {

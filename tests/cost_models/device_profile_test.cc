@@ -285,7 +285,8 @@ TEST(DeviceProfile, BadTrafficIsRefused) {
   } cases[] = {
       {"carrier: copy_engines", "carrier: pigeons", "carrier: found 'pigeons'"},
       {"carrier: copy_engines", "carrier: nccl", "found one kind, class, carrier"},
-      {"ctas: 0", "ctas: 4", "gpu.traffic[1], all_reduce of tensor traffic: found copy engines"},
+      {"ctas: 0", "ctas: 4", "gpu.traffic[1], all_reduce of tensor traffic: found copy_engines"},
+      {"carrier: copy_engines", "carrier: kernels", "found kernels with 2 ranks and 0 ctas"},
       {"traffic: edge", "traffic: data", "gpu.traffic[2], send of data traffic: found 2 ranks"},
       {"traffic: tensor", "traffic: gossip", "traffic: found 'gossip'"},
       {"ranks: 2", "ranks: 1", "ranks: found 1; allowed: a whole number from 2"},

@@ -111,6 +111,35 @@ TEST(FitGpu, RecoversWhatTheMeasurementsWereMadeWith) {
   EXPECT_EQ(*again, fitted->profile);
 }
 
+/// Three times as long with odd columns, twice with odd sums.
+TEST(FitGpu, FindsWhatRowsOfAnOddLengthCost) {
+  GpuSamples samples = SamplesOf({});
+  for (ProductTime& p : samples.products) p.kind = "linear";
+  const auto aligned = FitGpu(Base(), samples, "a test");
+  ASSERT_TRUE(aligned.ok());
+  const auto add = [&](const GemmShape& shape, double share) {
+    GemmFit fit = FitFor(*aligned->profile.gpu, Precision::kBf16, "linear");
+    fit.alignment.clear();
+    const double fixed = fit.fixed.value.value();
+    const double best =
+        GpuGemmTime(shape, fit, 132, FlopsPerSecond(989.4e12), BytesPerSecond(4.8e12)).value();
+    samples.products.push_back(
+        {shape, "linear", samples.launch + Seconds(fixed + (best - fixed) / share)});
+  };
+  add({2048, 2561, 5120}, 1.0 / 3);
+  add({2048, 2560, 5121}, 0.5);
+  add({2048, 2562, 5120}, 0.8);  // no twin along the sums: not told
+  const auto fitted = FitGpu(Base(), samples, "a test");
+  ASSERT_TRUE(fitted.ok()) << fitted.status().message();
+  const GemmFit& fit = FitFor(*fitted->profile.gpu, Precision::kBf16, "linear");
+  ASSERT_EQ(fit.alignment.size(), 1u);
+  EXPECT_EQ(fit.alignment[0].bytes, 2);
+  EXPECT_NEAR(fit.alignment[0].columns.value, 1.0 / 3, 0.02);
+  EXPECT_NEAR(fit.alignment[0].sums.value, 0.5, 0.02);
+  EXPECT_EQ(fit.max_efficiency,
+            FitFor(*aligned->profile.gpu, Precision::kBf16, "linear").max_efficiency);
+}
+
 TEST(FitGpu, KernelsArePricedAsTheyWereMeasured) {
   const GpuSamples samples = SamplesOf({});
   const auto fitted = FitGpu(Base(), samples, "a test");

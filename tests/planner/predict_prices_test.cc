@@ -76,6 +76,29 @@ TEST(Prices, PathTellsHostsApart) {
   EXPECT_EQ(efa.PathOf(std::array<int32_t, 2>{0, 8})->fabric, cost::Fabric::kEfa);
 }
 
+/// Rows of 50257 elements start anywhere, which the products' copies of tiles cannot use.
+TEST(Prices, ProductsOfAVocabularyThatIsNotPaddedTakeLonger) {
+  Plan plan = PlanOf(DeepGpt(), Request(1, 1, 1));
+  const auto head_time = [&](int64_t vocab) {
+    ModelSpec model = DeepGpt();
+    model.modules.front().vocab = vocab;
+    const Programs programs = Lowered(PlanOf(model, Request(1, 1, 1)));
+    const Prices prices = PricesOf(plan, ShippedCluster("h200-x2", 2), ShippedCosts("h200-sxm"));
+    const RankProgram& program = programs.programs.front();
+    const auto all = prices.PriceBlocks(program);
+    Nanoseconds sum(0);
+    for (size_t b = 0; b < program.blocks.size(); ++b) {
+      for (size_t o = 0; o < program.blocks[b].ops.size(); ++o) {
+        const OpWork work = WorkOf(program.blocks[b], program.blocks[b].ops[o], program);
+        const bool product = work.kind == WorkKind::kMatrixProduct;
+        if (product && std::max({work.m, work.n, work.k}) == vocab) sum += all[b][o].time;
+      }
+    }
+    return static_cast<double>(sum.value());
+  };
+  EXPECT_GT(head_time(50257), 2 * head_time(50304));
+}
+
 TEST(Prices, GpuOpsCostWhatTheCostModelSays) {
   const Plan plan = PlanOf(DeepGpt(), Request(2, 1, 1));
   const Programs programs = Lowered(plan);
@@ -100,6 +123,7 @@ TEST(Prices, GpuOpsCostWhatTheCostModelSays) {
       expected.m = work.m;
       expected.n = work.n;
       expected.k = work.k;
+      expected.accumulate = op.kind == OpKind::kLinearWeightGrad;
       expected.read = Bytes(work.bytes_read);
       expected.written = Bytes(work.bytes_written);
       EXPECT_EQ(all[b][o].time, costs.PriceOp(expected));

@@ -14,6 +14,7 @@ namespace {
 
 using planner::CommunicatorKind;
 using planner::OpKind;
+using planner::PeerCarrier;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
@@ -26,10 +27,11 @@ TEST(CommunicationGroups, ArePairsAndTheWholeHost) {
 
 TEST(CommunicationGrid, HasEverySizeOfEveryOperationOnce) {
   const auto grid = CommunicationGrid(2, true);
-  EXPECT_EQ(grid.size(), 2 * (3 * 2 + 1) * 9u);  // tensor, data, and the edge, also by copies
-  std::set<std::tuple<OpKind, CommunicatorKind, bool, int64_t>> seen;
+  // Three collectives of tensor and data traffic and the edge; without NCCL gathers in two ways.
+  EXPECT_EQ(grid.size(), (3 * 2 + 1 + 4 * 2 + 1) * 9u);
+  std::set<std::tuple<OpKind, CommunicatorKind, PeerCarrier, int64_t>> seen;
   for (const CommunicationCase& c : grid) {
-    EXPECT_TRUE(seen.emplace(c.kind, c.traffic, c.copy_engines, c.bytes).second);
+    EXPECT_TRUE(seen.emplace(c.kind, c.traffic, c.carrier, c.bytes).second);
     EXPECT_EQ(c.ranks, 2);
     EXPECT_EQ(c.kind == OpKind::kSend, c.traffic == CommunicatorKind::kEdge);
     EXPECT_GE(c.bytes, 64 << 10);
@@ -37,13 +39,17 @@ TEST(CommunicationGrid, HasEverySizeOfEveryOperationOnce) {
   }
   const auto held_out = std::count_if(grid.begin(), grid.end(),
                                       [](const CommunicationCase& c) { return c.held_out; });
-  EXPECT_EQ(held_out, 28);
+  EXPECT_EQ(held_out, 32);
 }
 
 TEST(CommunicationGrid, HasTheLimitsOfARun) {
   const GpuOptions limits;
   for (const CommunicationCase& c : CommunicationGrid(8, true)) {
-    const int expected = c.copy_engines                           ? 0
+    if (c.carrier == PeerCarrier::kKernels) {
+      EXPECT_EQ(c.ctas, planner::PeerKernelCtas(c.traffic));
+      continue;
+    }
+    const int expected = c.carrier == PeerCarrier::kCopyEngines   ? 0
                          : c.traffic == CommunicatorKind::kTensor ? limits.tensor_ctas
                          : c.traffic == CommunicatorKind::kData   ? limits.data_ctas
                                                                   : limits.edge_ctas;
@@ -51,7 +57,7 @@ TEST(CommunicationGrid, HasTheLimitsOfARun) {
   }
 }
 
-TEST(CommunicationGrid, LargerGroupsComeLaterAndHaveNoCopiesOrEdges) {
+TEST(CommunicationGrid, LargerGroupsComeLaterAndHaveNcclAndNoEdges) {
   const auto grid = CommunicationGrid(8, true);
   EXPECT_TRUE(std::is_sorted(
       grid.begin(), grid.end(),
@@ -59,7 +65,7 @@ TEST(CommunicationGrid, LargerGroupsComeLaterAndHaveNoCopiesOrEdges) {
   for (const CommunicationCase& c : grid) {
     if (c.ranks == 2) continue;
     EXPECT_EQ(c.ranks, 8);
-    EXPECT_FALSE(c.copy_engines);
+    EXPECT_EQ(c.carrier, PeerCarrier::kNccl);
     EXPECT_NE(c.kind, OpKind::kSend);
   }
   EXPECT_EQ(CommunicationGrid(2, false).size(), (3 * 2 + 1) * 9u);

@@ -59,9 +59,9 @@ TEST(CommunicationSamples, GarbageIsRefusedWithItsPlace) {
 runtime::CommunicationMeasurement Measured() {
   runtime::CommunicationMeasurement m;
   m.device = "NVIDIA H200";
-  m.library = "NCCL 2.28.9";
+  m.library = "NCCL 2.32.9";
   m.gpus = 2;
-  m.nvlink = m.copy_engines = true;
+  m.nvlink = m.peers = true;
   for (const auto& c : runtime::CommunicationGrid(2, true)) {
     m.samples.push_back({c, 10e-6 + static_cast<double>(c.bytes) / 100e9});
   }
@@ -79,8 +79,8 @@ TEST(CommunicationSamples, ComeFromAMeasurementWithTheLinksOfTheModel) {
   EXPECT_EQ(samples->times.size(), measured.samples.size());
   const auto fitted = cost::FitCommunication(*samples, "a test");
   ASSERT_TRUE(fitted.ok()) << fitted.status().message();
-  EXPECT_EQ(fitted->traffic.size(), 14u);
-  EXPECT_EQ(fitted->lines.back().rows, 28);
+  EXPECT_EQ(fitted->traffic.size(), 16u);
+  EXPECT_EQ(fitted->lines.back().rows, 32);
   measured.nvlink = false;
   samples = ToCommunicationSamples(measured, *h200);
   ASSERT_TRUE(samples.ok());

@@ -38,7 +38,7 @@ class RankBench {
     MW_RETURN_IF_ERROR(arena_.Allocate(arena_bytes_));
     MW_CUDA_CALL(cudaMemset(arena_.data(), 0, static_cast<size_t>(arena_bytes_)));
     MW_CUDA_CALL(cudaDeviceSynchronize());
-    MW_RETURN_IF_ERROR(ConnectCopies(store));
+    MW_RETURN_IF_ERROR(ConnectPeers(store));
     return timer_.Create();
   }
 
@@ -50,7 +50,8 @@ class RankBench {
                                                                            : kData;
     if (limited && copies_ != nullptr && copies_->channel(group) != nullptr) {
       MW_RETURN_IF_ERROR(
-          FollowRate(*copies_->channel(group), c, *world_->group(group), arena_bytes_).status());
+          FollowRate(*copies_->channel(group), c, std::nullopt, *world_->group(group), arena_bytes_)
+              .status());
     }
     MW_ASSIGN_OR_RETURN(std::unique_ptr<Path> path,
                         ExecutorPath::Make(c, *device_, *tracker_, *world_->group(group),
@@ -99,10 +100,10 @@ class RankBench {
   }
 
   /// As a run does for pairs.
-  Status ConnectCopies(Store& store) {
+  Status ConnectPeers(Store& store) {
     communicator_ = MakeStoreWorld(store, {});
     MW_ASSIGN_OR_RETURN(copies_, ConnectForRates(*communicator_, groups_, {kTensor, kData, kEdge},
-                                                 *device_, arena_.data(), std::nullopt));
+                                                 *device_, arena_.data()));
     for (const size_t g : {kTensor, kData, kEdge}) {
       if (copies_ != nullptr) world_->group(g)->UsePeerChannel(copies_->channel(g));  // or none
     }

@@ -131,7 +131,7 @@ TEST(GpuFaults, KilledRankIsNamedByTheOther) {
 TEST(GpuFaults, KilledRankOfPeerCopiesIsNamedByTheOther) {
   SKIP_BELOW(2);
   Fault fault = KilledRank("killed rank of peer copies", 2);
-  fault.options.peer_copies.least_bytes = 0;
+  fault.options.peer_copies.moves = planner::PeerCarrier::kCopyEngines;
   RunRounds(fault);
 }
 

@@ -23,7 +23,7 @@ std::string FaultOf(const CommunicationMeasurement& m, int gpus) {
   if (m.gpus != gpus || m.device.empty() || m.library.find("NCCL") == std::string::npos) {
     return "facts";
   }
-  const auto grid = CommunicationGrid(gpus, m.copy_engines);
+  const auto grid = CommunicationGrid(gpus, m.peers);
   if (m.samples.size() != grid.size()) return "number of samples";
   for (size_t i = 0; i < grid.size(); ++i) {
     const CommunicationSample& s = m.samples[i];
@@ -31,7 +31,7 @@ std::string FaultOf(const CommunicationMeasurement& m, int gpus) {
       return "sample " + std::to_string(i);
     }
   }
-  if (m.beside.size() != BesideGrid(gpus, m.copy_engines).size()) return "number of products";
+  if (m.beside.size() != BesideGrid(gpus, m.peers).size()) return "number of products";
   for (const BesideSample& s : m.beside) {
     if (!(s.alone_s > 1e-4 && s.beside_s > 0.9 * s.alone_s && s.beside_s < 4 * s.alone_s)) {
       return "products beside " + std::to_string(s.what.ctas) + " thread blocks";

@@ -1,4 +1,4 @@
-// What a rank of a pair pulls from its partner, from their programs; needs no GPU.
+// Where a rank of a pair reads and writes its partner's memory, from their programs; needs no GPU.
 #include <gtest/gtest.h>
 
 #include "runtime/cuda/communication_cases.h"
@@ -18,18 +18,17 @@ RankProgram ProgramOf(const RateCase& c, int rank) {
   return RateProgram(c, rank, {"pair", c.traffic, 2}, kArena);
 }
 
-/// Of rank `rank`; empty when nothing goes by copies or the ranks do not match.
-std::vector<PeerOp> OpsOf(const RateCase& c, const RateCase& partner, int rank,
-                          std::optional<int64_t> least_bytes = 0) {
+/// Of rank `rank`; empty when NCCL carries all or the ranks do not match.
+std::vector<PeerOp> OpsOf(const RateCase& c, const RateCase& partner, int rank) {
   const RankProgram own = ProgramOf(c, rank);
   const RankProgram theirs = ProgramOf(partner, 1 - rank);
   const auto ops =
-      PairOps({&own, 0, rank}, {&theirs, 0, 1 - rank}, LeastPeerBytes{c.traffic, least_bytes});
+      PairOps({&own, 0, rank}, {&theirs, 0, 1 - rank}, PeerRoutes{c.traffic, std::nullopt});
   EXPECT_TRUE(ops.ok()) << ops.status().message();
   return ops.ok() && *ops ? **ops : std::vector<PeerOp>();
 }
 
-TEST(PairOps, ARankPullsThePartOfItsPartner) {
+TEST(PairOps, ARankUsesThePartnersMemoryWhereThePartnerSays) {
   const auto from = [](OpKind kind, CommunicatorKind traffic, int rank) {
     const RateCase c{kind, traffic, kBytes, 3};
     const auto ops = OpsOf(c, c, rank);
@@ -40,9 +39,9 @@ TEST(PairOps, ARankPullsThePartOfItsPartner) {
   };
   for (const int rank : {0, 1}) {
     EXPECT_EQ(from(OpKind::kAllReduce, CommunicatorKind::kTensor, rank), 0);
-    // The partner's part lies in the second half of the arena, or in place in its slice.
-    EXPECT_EQ(from(OpKind::kAllGather, CommunicatorKind::kTensor, rank), kBytes);
-    EXPECT_EQ(from(OpKind::kAllGather, CommunicatorKind::kData, rank), (1 - rank) * kBytes / 2);
+    // This rank's slice of the partner's output.
+    EXPECT_EQ(from(OpKind::kAllGather, CommunicatorKind::kTensor, rank), rank * kBytes / 2);
+    EXPECT_EQ(from(OpKind::kAllGather, CommunicatorKind::kData, rank), rank * kBytes / 2);
     // Its terms of the own slice.
     EXPECT_EQ(from(OpKind::kReduceScatter, CommunicatorKind::kTensor, rank), rank * kBytes / 2);
     EXPECT_EQ(from(OpKind::kReduceScatter, CommunicatorKind::kData, rank), rank * kBytes / 2);
@@ -55,12 +54,29 @@ TEST(PairOps, AMessageMeetsItsReceiver) {
   EXPECT_EQ(OpsOf(c, c, 1).at(1).kind, OpKind::kRecv);
 }
 
-TEST(PairOps, SmallOperationsAreNotListed) {
-  RateCase c{OpKind::kAllReduce, CommunicatorKind::kTensor, 16 << 20, 1};
-  EXPECT_EQ(OpsOf(c, c, 0, std::nullopt).size(), 1U);
-  c.bytes /= 2;
-  EXPECT_EQ(OpsOf(c, c, 0, std::nullopt).size(), 0U);
-  EXPECT_EQ(OpsOf(c, c, 0, c.bytes).size(), 1U);
+TEST(PairOps, WhatCannotBeCutInVectorsIsLeftToNccl) {
+  RateCase c{OpKind::kAllReduce, CommunicatorKind::kTensor, 64, 1};
+  EXPECT_EQ(OpsOf(c, c, 0).size(), 1U);
+  c.bytes = 48;
+  EXPECT_EQ(OpsOf(c, c, 0).size(), 0U);
+}
+
+TEST(PeerRoutes, SumsGoByKernelsAndLargeMovesByCopyEngines) {
+  using planner::DType;
+  using planner::PeerCarrier;
+  PeerRoutes routes{CommunicatorKind::kTensor, std::nullopt};
+  const auto of = [&](OpKind kind, int64_t bytes, DType dtype = DType::kBf16) {
+    return routes.Of(kind, bytes, dtype);
+  };
+  EXPECT_EQ(of(OpKind::kAllReduce, kBytes), PeerCarrier::kKernels);
+  EXPECT_EQ(of(OpKind::kReduceScatter, 64), PeerCarrier::kKernels);
+  EXPECT_EQ(of(OpKind::kAllGather, kBytes), PeerCarrier::kCopyEngines);
+  EXPECT_EQ(of(OpKind::kAllGather, 1 << 20), PeerCarrier::kKernels);
+  EXPECT_EQ(of(OpKind::kSend, 64), PeerCarrier::kCopyEngines);
+  EXPECT_EQ(of(OpKind::kAllReduce, kBytes, DType::kF64), PeerCarrier::kNccl);
+  routes.moves = PeerCarrier::kCopyEngines;
+  EXPECT_EQ(of(OpKind::kSwap, 64), PeerCarrier::kCopyEngines);
+  EXPECT_EQ(of(OpKind::kAllReduce, 64), PeerCarrier::kKernels);
 }
 
 TEST(PairOps, RanksThatDoNotMatchHaveNone) {

@@ -73,28 +73,32 @@ struct Split {
   bool zero1;
   planner::Recompute recompute;
   int64_t tensor_chunks = 1;
-  bool copies = false;  ///< all traffic that may goes by copy engines
+  planner::PeerCarrier carrier = planner::PeerCarrier::kNccl;  ///< of moves; sums by kernels
   bool sequence_parallel = true;
 };
+constexpr auto kKernels = planner::PeerCarrier::kKernels;
+constexpr auto kCopies = planner::PeerCarrier::kCopyEngines;
 constexpr Split kSplits[] = {
     {"one GPU", 1, 1, 1, 1, false, planner::Recompute::kNone},
     {"one GPU, selective", 1, 1, 1, 1, false, planner::Recompute::kSelective},
     {"one GPU, full", 1, 1, 1, 1, false, planner::Recompute::kFull},
     {"tp2 sp", 2, 1, 1, 1, false, planner::Recompute::kNone},
-    {"tp2 sp, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 1, true},
+    {"tp2 sp, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 1, kCopies},
     {"tp2 sp in 2 chunks", 2, 1, 1, 1, false, planner::Recompute::kSelective, 2},
-    {"tp2 sp in 2 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 2, true},
-    {"tp2 sp in 4 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kFull, 4, true},
-    {"tp2 in 2 chunks", 2, 1, 1, 1, false, planner::Recompute::kSelective, 2, false, false},
-    {"tp2 in 4 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 4, true, false},
+    {"tp2 sp in 2 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 2, kCopies},
+    {"tp2 sp in 4 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kFull, 4, kCopies},
+    {"tp2 sp in 4 chunks, kernels", 2, 1, 1, 1, false, planner::Recompute::kNone, 4, kKernels},
+    {"tp2 in 2 chunks", 2, 1, 1, 1, false, planner::Recompute::kSelective, 2,
+     planner::PeerCarrier::kNccl, false},
+    {"tp2 in 4 chunks, copies", 2, 1, 1, 1, false, planner::Recompute::kNone, 4, kCopies, false},
     {"pp2", 1, 2, 1, 1, false, planner::Recompute::kNone},
-    {"pp2, copies", 1, 2, 1, 1, false, planner::Recompute::kNone, 1, true},
+    {"pp2, copies", 1, 2, 1, 1, false, planner::Recompute::kNone, 1, kCopies},
     {"pp2 v2", 1, 2, 1, 2, false, planner::Recompute::kFull},
-    {"pp2 v2, copies", 1, 2, 1, 2, false, planner::Recompute::kNone, 1, true},
+    {"pp2 v2, copies", 1, 2, 1, 2, false, planner::Recompute::kNone, 1, kCopies},
     {"dp2", 1, 1, 2, 1, false, planner::Recompute::kNone},
-    {"dp2, copies", 1, 1, 2, 1, false, planner::Recompute::kNone, 1, true},
+    {"dp2, kernels", 1, 1, 2, 1, false, planner::Recompute::kNone, 1, kKernels},
     {"dp2 zero1", 1, 1, 2, 1, true, planner::Recompute::kNone},
-    {"dp2 zero1, copies", 1, 1, 2, 1, true, planner::Recompute::kNone, 1, true},
+    {"dp2 zero1, copies", 1, 1, 2, 1, true, planner::Recompute::kNone, 1, kCopies},
 };
 
 const Split& SplitNamed(const std::string& name) {
@@ -114,7 +118,8 @@ Programs ProgramsOf(const std::string& model, const Split& split, DType dtype) {
 
 testing::GpuJobOptions OptionsOf(const Split& split) {
   testing::GpuJobOptions options;
-  options.peer_copies = {split.copies, split.copies, split.copies, 0};
+  const bool peers = split.carrier != planner::PeerCarrier::kNccl;
+  options.peer_copies = {peers, peers, peers, split.carrier};
   return options;
 }
 

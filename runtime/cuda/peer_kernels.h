@@ -1,0 +1,36 @@
+// Kernels of a pair of ranks between their mapped memories. Both ranks start the same kernel with
+// the same `count`, `blocks` and `turn`; block by block the two meet before the first access and
+// part after the last, so that what is read is there and what is written is free.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "planner/ir/dtype.h"
+#include "topologies/status.h"
+
+namespace meshwright::runtime::cuda {
+
+/// Counters by which blocks meet: kMostPeerBlocks each, written by the partner.
+struct PeerTurn {
+  uint32_t* own_met = nullptr;
+  uint32_t* own_parted = nullptr;
+  uint32_t* their_met = nullptr;
+  uint32_t* their_parted = nullptr;
+  uint32_t turn = 0;  ///< rises by one from kernel to kernel; differences of 32 bits count
+  int blocks = 0;     ///< at most kMostPeerBlocks; fewer are started for few elements
+};
+inline constexpr int kMostPeerBlocks = 32;
+
+/// own + theirs -> out and, unless that is null, `their_out`. fp32 or bf16, rounded once; 16-byte
+/// aligned. `out` may be `own`, `their_out` may be `theirs`.
+Status PeerSum(const std::byte* own, const std::byte* theirs, std::byte* out, std::byte* their_out,
+               int64_t count, planner::DType dtype, const PeerTurn& turn, cudaStream_t stream);
+
+/// from -> their_out and, unless that is null, `out`; multiples of 16 bytes.
+Status PeerPush(const std::byte* from, std::byte* their_out, std::byte* out, int64_t bytes,
+                const PeerTurn& turn, cudaStream_t stream);
+
+}  // namespace meshwright::runtime::cuda
