@@ -10,7 +10,6 @@
 
 #include "planner/predict/model_flops.h"
 #include "planner/space/answers.h"
-#include "planner/space/find_splits.h"
 #include "tools/stack_machine.h"
 #include "tools/table.h"
 
@@ -61,19 +60,19 @@ Result<std::vector<Part>> PartsOf(const SplitOptions& split, const planner::Mode
 }
 
 void ShowMixed(const planner::ModelSpec& model, const std::vector<Part>& parts,
-               const planner::space::SpaceResult& found, Output& output) {
-  const Solution& best = found.best.front();
+               const planner::space::Finalist& finalist, Output& output) {
+  const Solution& best = finalist.solution;
+  const double step_s = finalist.simulated_s;
   nlohmann::json& d = output.document();
   const StackStageCosts& costs = *parts.front().costs;
   const planner::stack::Split& split = best.tuple.split;
   const double deviation = costs.inputs().stack.residuals.log_deviation;
   const int64_t samples = split.micro_batch * split.micro_batches * split.dp;
-  const double per_gpu = best.objective_s * static_cast<double>(split.ranks());
+  const double per_gpu = step_s * static_cast<double>(split.ranks());
   d["stack"] = costs.inputs().stack.name;
   d["fits"] = true;
-  d["step_time_s"] = best.objective_s;
-  d["interval_s"] = {best.objective_s * std::exp(-2 * deviation),
-                     best.objective_s * std::exp(2 * deviation)};
+  d["step_time_s"] = step_s;
+  d["interval_s"] = {step_s * std::exp(-2 * deviation), step_s * std::exp(2 * deviation)};
   d["tokens_per_s_per_gpu"] = static_cast<double>(samples * costs.sequence()) / per_gpu;
   d["model_tflops_per_gpu"] =
       planner::ModelFlopsPerStep(costs.module(), costs.sequence(), samples).value() / per_gpu /
@@ -101,7 +100,7 @@ void ShowMixed(const planner::ModelSpec& model, const std::vector<Part>& parts,
   for (const Part& part : parts) {
     facts.Row({part.name, fmt::format("{} GPUs, {}", part.gpus, part.machine.profile.description)});
   }
-  facts.Row({"step time", SecondsText(best.objective_s)});
+  facts.Row({"step time", SecondsText(step_s)});
   facts.Row({"tokens/s a GPU", NumberText(d["tokens_per_s_per_gpu"].get<double>())});
   output.Text(HeadingText("split " + ShortName(split), style) + facts.ToText(style) +
               HeadingText("stages", style) + table.ToText(style));
@@ -128,18 +127,16 @@ Status PlanMixed(const SplitOptions& split, const StackPlanOptions& options,
   MW_ASSIGN_OR_RETURN(planner::space::SpaceOptions space,
                       SpaceFor(split, parts.front().costs->inputs(), parts.front().machine));
   space.gpus.clear();
-  space.top = static_cast<size_t>(options.top);
   for (const Part& part : parts) {
     MW_ASSIGN_OR_RETURN(const planner::stack::Fabric fabric,
                         planner::stack::FabricOf(part.machine.cluster));
     space.most_tp = std::min(space.most_tp, fabric.domain_gpus);
   }
-  nlohmann::json& document = output.document();
-  MW_ASSIGN_OR_RETURN(const planner::space::SpaceResult found,
-                      SearchOrExplain(groups, space, &document));
-  ShowMixed(model, parts, found, output);
-  document["search"] = CertificateJson(found.certificate);
-  output.Text(CertificateText(found, output.style()));
+  MW_ASSIGN_OR_RETURN(
+      const SimulatedSearch search,
+      SearchAndSimulate(groups, space, static_cast<size_t>(options.top), &output.document()));
+  ShowMixed(model, parts, search.finalists.front(), output);
+  ShowSearch(search, output);
   return Status::Ok();
 }
 

@@ -30,6 +30,28 @@ constexpr double kMostSeconds = 60.0;  // of one search; the certificate says wh
 /// Of the best by the search's closed formula, so many may be simulated (BestFinalists).
 constexpr size_t kMostFinalists = 32;
 
+/// `configurations`, `evaluated`, `bounded`, `feasible`, `seconds`, `lower_bound_s`, `gap`.
+nlohmann::json CertificateJson(const Certificate& c) {
+  return {{"configurations", c.configurations},
+          {"evaluated", c.evaluated},
+          {"bounded", c.bounded},
+          {"feasible", c.feasible},
+          {"seconds", c.seconds},
+          {"lower_bound_s", c.lower_bound_s},
+          {"gap", c.gap}};
+}
+
+std::string CertificateText(const SpaceResult& found, const Style& style) {
+  const Certificate& c = found.certificate;
+  return HeadingText("the search", style) + fmt::format(
+                                                "  {} configurations in {}: {} cut by lower "
+                                                "bounds, {} solved exactly; no configuration "
+                                                "is faster than {} (gap {:.2f} %)\n",
+                                                Thousands(c.configurations), SecondsText(c.seconds),
+                                                Thousands(c.bounded), Thousands(c.evaluated),
+                                                SecondsText(c.lower_bound_s), 100 * c.gap);
+}
+
 std::string BestText(const std::vector<Finalist>& best, const Style& style) {
   Table table(
       {"split", "layers", "step time", "simulated", "against the best", "memory, fullest rank"});
@@ -94,29 +116,8 @@ std::vector<int64_t> CountsOf(const Machine& machine, bool any) {
   return counts;
 }
 
-}  // namespace
-
-nlohmann::json CertificateJson(const Certificate& c) {
-  return {{"configurations", c.configurations},
-          {"evaluated", c.evaluated},
-          {"bounded", c.bounded},
-          {"feasible", c.feasible},
-          {"seconds", c.seconds},
-          {"lower_bound_s", c.lower_bound_s},
-          {"gap", c.gap}};
-}
-
-std::string CertificateText(const SpaceResult& found, const Style& style) {
-  const Certificate& c = found.certificate;
-  return HeadingText("the search", style) + fmt::format(
-                                                "  {} configurations in {}: {} cut by lower "
-                                                "bounds, {} solved exactly; no configuration "
-                                                "is faster than {} (gap {:.2f} %)\n",
-                                                Thousands(c.configurations), SecondsText(c.seconds),
-                                                Thousands(c.bounded), Thousands(c.evaluated),
-                                                SecondsText(c.lower_bound_s), 100 * c.gap);
-}
-
+/// FindSplits; when nothing fits, the error says what binds and what would fit, and the document
+/// lists it under `would_fit`.
 Result<SpaceResult> SearchOrExplain(const std::vector<DeviceGroup>& groups,
                                     const SpaceOptions& space, nlohmann::json* document) {
   Result<SpaceResult> found = FindSplits(groups, space);
@@ -133,42 +134,58 @@ Result<SpaceResult> SearchOrExplain(const std::vector<DeviceGroup>& groups,
   return Infeasible(answer->Text());
 }
 
-Status PlanStack(const SplitOptions& split, const StackPlanOptions& options,
-                 const planner::ModelSpec& model, const Machine& machine, Output& output) {
-  nlohmann::json& document = output.document();
-  MW_ASSIGN_OR_RETURN(const std::unique_ptr<StackStageCosts> costs,
-                      StackCostsFor(split, model, machine));
-  MW_ASSIGN_OR_RETURN(SpaceOptions space, SpaceFor(split, costs->inputs(), machine));
-  const size_t shown = static_cast<size_t>(options.top);
+}  // namespace
+
+Result<SimulatedSearch> SearchAndSimulate(const std::vector<DeviceGroup>& groups,
+                                          SpaceOptions space, size_t shown,
+                                          nlohmann::json* document) {
   space.top = std::max(shown, kMostFinalists);
-  space.time_limit_s = kMostSeconds;
-  space.gpus = CountsOf(machine, options.any_gpus);
-  const std::vector<DeviceGroup> groups = {
-      {machine.cluster.name(), costs.get(), DeviceBytesOf(machine), 0}};
-  MW_ASSIGN_OR_RETURN(const SpaceResult found, SearchOrExplain(groups, space, &document));
-  MW_ASSIGN_OR_RETURN(const std::vector<Finalist> finalists,
-                      BestFinalists(groups, found.best, shown));
-  const Solution& best = finalists.front().solution;
-  const planner::stack::StepPrediction prediction =
-      PredictStep(*costs, best.tuple.split, best.stages);
-  ShowStackPrediction(model, machine, *costs, best.tuple.split, best.stages, prediction, output);
-  document["search"] = CertificateJson(found.certificate);
-  document["simulated_step_s"] = finalists.front().simulated_s;
+  SimulatedSearch search;
+  MW_ASSIGN_OR_RETURN(search.found, SearchOrExplain(groups, space, document));
+  MW_ASSIGN_OR_RETURN(search.finalists, BestFinalists(groups, search.found.best, shown));
+  return search;
+}
+
+void ShowSearch(const SimulatedSearch& search, Output& output) {
+  nlohmann::json& document = output.document();
+  const std::vector<Finalist>& finalists = search.finalists;
+  document["search"] = CertificateJson(search.found.certificate);
   document["search"]["simulation_gap"] = finalists.front().gap;
+  document["simulated_step_s"] = finalists.front().simulated_s;
   document["runners_up"] = nlohmann::json::array();
   for (size_t i = 1; i < finalists.size(); ++i) {
     document["runners_up"].push_back({{"plan", ShortName(finalists[i].solution.tuple.split)},
                                       {"step_time_s", finalists[i].solution.objective_s},
                                       {"simulated_step_s", finalists[i].simulated_s}});
   }
+  output.Text(CertificateText(search.found, output.style()) + BestText(finalists, output.style()));
+}
+
+Status PlanStack(const SplitOptions& split, const StackPlanOptions& options,
+                 const planner::ModelSpec& model, const Machine& machine, Output& output) {
+  nlohmann::json& document = output.document();
+  MW_ASSIGN_OR_RETURN(const std::unique_ptr<StackStageCosts> costs,
+                      StackCostsFor(split, model, machine));
+  MW_ASSIGN_OR_RETURN(SpaceOptions space, SpaceFor(split, costs->inputs(), machine));
+  space.time_limit_s = kMostSeconds;
+  space.gpus = CountsOf(machine, options.any_gpus);
+  const std::vector<DeviceGroup> groups = {
+      {machine.cluster.name(), costs.get(), DeviceBytesOf(machine), 0}};
+  MW_ASSIGN_OR_RETURN(
+      const SimulatedSearch search,
+      SearchAndSimulate(groups, space, static_cast<size_t>(options.top), &document));
+  const Solution& best = search.finalists.front().solution;
+  const planner::stack::StepPrediction prediction =
+      PredictStep(*costs, best.tuple.split, best.stages);
+  ShowStackPrediction(model, machine, *costs, best.tuple.split, best.stages, prediction, output);
+  ShowSearch(search, output);
   const Style& style = output.style();
-  output.Text(CertificateText(found, style) + BestText(finalists, style));
   if (options.explain) {
     std::vector<RunnerUp> runners = RunnersUp(groups, space, best);
     for (RunnerUp& r : runners) {
       if (!r.other) continue;
       MW_ASSIGN_OR_RETURN(const std::vector<Finalist> other, SimulateFinalists(groups, {*r.other}));
-      r.loss = other.front().simulated_s / finalists.front().simulated_s - 1;
+      r.loss = other.front().simulated_s / search.finalists.front().simulated_s - 1;
     }
     output.Text(DecisionsText(runners, style, &document));
   }

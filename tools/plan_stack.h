@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/ir/model_spec.h"
+#include "planner/space/finalists.h"
 #include "planner/space/find_splits.h"
 #include "tools/output.h"
 #include "tools/resolve.h"
@@ -28,14 +29,18 @@ struct StackPlanOptions {
 Status PlanStack(const SplitOptions& split, const StackPlanOptions& options,
                  const planner::ModelSpec& model, const Machine& machine, Output& output);
 
-/// FindSplits; when nothing fits, the error says what binds and what would fit, and the document
-/// lists it under `would_fit`.
-Result<planner::space::SpaceResult> SearchOrExplain(
-    const std::vector<planner::space::DeviceGroup>& groups,
-    const planner::space::SpaceOptions& space, nlohmann::json* document);
-/// `configurations`, `evaluated`, `bounded`, `feasible`, `seconds`, `lower_bound_s`, `gap`.
-nlohmann::json CertificateJson(const planner::space::Certificate& certificate);
-std::string CertificateText(const planner::space::SpaceResult& found, const Style& style);
+/// FindSplits, and of its best solutions the `shown` best by simulation of their pipelines. When
+/// nothing fits, the error says what binds and what would fit, and the document lists it under
+/// `would_fit`.
+struct SimulatedSearch {
+  planner::space::SpaceResult found;
+  std::vector<planner::space::Finalist> finalists;  ///< at least one, best first
+};
+Result<SimulatedSearch> SearchAndSimulate(const std::vector<planner::space::DeviceGroup>& groups,
+                                          planner::space::SpaceOptions space, size_t shown,
+                                          nlohmann::json* document);
+/// Certificate and finalists, under `search`, `simulated_step_s` and `runners_up` of the document.
+void ShowSearch(const SimulatedSearch& search, Output& output);
 
 /// Every shipped model (of one language module) on the machine: the best split, or why not.
 Status WhichModelFits(const SplitOptions& split, const Machine& machine, Output& output);

@@ -14,7 +14,8 @@ namespace meshwright::planner::search {
 namespace {
 
 std::string Percent(double part, double whole) {
-  return fmt::format("{:.1f} %", whole > 0 ? 100 * part / whole : 0.0);
+  const double tenths = whole > 0 ? std::round(1000 * part / whole) : 0.0;
+  return fmt::format("{:.1f} %", tenths == 0 ? 0.0 : tenths / 10);  // no minus before a zero
 }
 
 /// One axis of a configuration as text.

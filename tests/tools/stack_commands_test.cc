@@ -161,6 +161,12 @@ TEST_F(StackPlanTest, UnlikeGpusGetLayersBySpeedAndMemory) {
   ASSERT_GT(slow_stages, 0);
   ASSERT_GT(fast_stages, 0);
   EXPECT_GT(fast * slow_stages, slow * fast_stages);
+  // The choice is by simulation, not by the search's formula.
+  EXPECT_EQ(document["step_time_s"], document["simulated_step_s"]);
+  ASSERT_FALSE(document["runners_up"].empty());
+  for (const json& other : document["runners_up"]) {
+    EXPECT_GE(other["simulated_step_s"].get<double>(), document["simulated_step_s"].get<double>());
+  }
 }
 
 TEST_F(StackPlanTest, WhichModelFits) {
