@@ -29,18 +29,21 @@ bool HasInSwitchFit(const GpuModel& gpu) {
                      [](const CollectiveFit& fit) { return fit.in_switch; });
 }
 
-// The measured entry for a group inside a host: of as many ranks, else of the next larger group;
-// nullptr: none.
+// The measured entry for a group inside a host: of as many ranks, else of the next larger group; of
+// NCCL where the carrier was not measured; nullptr: none.
 const TrafficFit* FindTraffic(const GpuModel& gpu, const CollectiveWork& work,
                               const PathFacts& path) {
   const TrafficFit* best = nullptr;
   if (!work.traffic || path.hosts != 1) return best;
-  for (const TrafficFit& fit : gpu.traffic) {
-    if (fit.kind != work.kind || fit.traffic != *work.traffic || fit.carrier != work.carrier ||
-        fit.ranks < path.ranks) {
-      continue;
+  for (const Carrier carrier : {work.carrier, Carrier::kNccl}) {
+    for (const TrafficFit& fit : gpu.traffic) {
+      if (fit.kind != work.kind || fit.traffic != *work.traffic || fit.carrier != carrier ||
+          fit.ranks < path.ranks) {
+        continue;
+      }
+      if (best == nullptr || fit.ranks < best->ranks) best = &fit;
     }
-    if (best == nullptr || fit.ranks < best->ranks) best = &fit;
+    if (best != nullptr) break;
   }
   return best;
 }

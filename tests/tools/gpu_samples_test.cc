@@ -66,7 +66,9 @@ TEST(GpuSamples, ShippedProfileIsTheirFit) {
   for (size_t i = 0; i < a.kernel_gemm.size(); ++i) {
     EXPECT_EQ(a.kernel_gemm[i].kernel, b.kernel_gemm[i].kernel);
     same_gemm(a.kernel_gemm[i].fit, b.kernel_gemm[i].fit);
-    EXPECT_LT(b.kernel_gemm[i].fit.fit_median.value, 0.02) << b.kernel_gemm[i].kernel;
+    // Short products are measured alone, the others under the power of a step: the fit lies between.
+    EXPECT_LT(b.kernel_gemm[i].fit.fit_median.value, 0.05) << b.kernel_gemm[i].kernel;
+    EXPECT_EQ(a.kernel_gemm[i].fit.alignment.size(), 4u);
   }
   ASSERT_EQ(a.attention.size(), b.attention.size());
   for (size_t i = 0; i < a.attention.size(); ++i) {
