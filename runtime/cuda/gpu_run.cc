@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -9,6 +10,7 @@
 
 #include "planner/ir/op_schema.h"
 #include "runtime/cuda/communicate.h"
+#include "runtime/cuda/compute_graphs.h"
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/cuda_kernels.h"
 #include "runtime/cuda/flight_tracker.h"
@@ -38,6 +40,8 @@ using planner::OpKind;
 using planner::StreamId;
 
 constexpr int64_t kLanes = StepRecorder::kStepsInFlight;
+/// Step time over ops of the compute stream below which graphs pay.
+constexpr double kShortKernelS = 30e-6;
 
 /// Everything one GPU rank holds while it runs.
 class GpuRun {
@@ -77,6 +81,7 @@ class GpuRun {
   Status ShowArena(const std::function<void(const ArenaView&)>& show, int64_t step);
   Status Await(int64_t step);
   Status FinishStep(int64_t step);
+  void ChooseGraphs(int64_t step, const StepReport& report);
   OpCall CallOf(const IssuedOp& op) const {
     return {setup_.context, *op.block, *op.op, *op.instance, *op.task_ptr, arena_.data()};
   }
@@ -102,6 +107,7 @@ class GpuRun {
   std::vector<int32_t> ids_;
   TaskTimer timer_;
   OpTimer op_timer_;
+  ComputeGraphs graphs_;
   TaskRanges ranges_;
   std::unique_ptr<StepIssuer> issuer_;
   std::unique_ptr<GpuStreams> streams_;
@@ -259,7 +265,9 @@ Status GpuRun::Enqueue(StreamId stream, const StreamWork& work) {
   const auto run = [&]() -> Status {
     MW_RETURN_IF_ERROR(timer_.Before(op, work.step));
     MW_RETURN_IF_ERROR(op_timer_.Before(op, work.step));
-    MW_RETURN_IF_ERROR(EnqueueOp(op, work.step));
+    const auto enqueue = [&] { return EnqueueOp(op, work.step); };
+    MW_RETURN_IF_ERROR(
+        op_timer_.times(work.step) ? enqueue() : graphs_.Put(op, device_->stream(stream), enqueue));
     MW_RETURN_IF_ERROR(op_timer_.After(op, work.step));
     return timer_.After(op, work.step);
   };
@@ -333,8 +341,19 @@ Status GpuRun::FinishStep(int64_t step) {
                           std::sqrt(statistics->squared_norm));
   }
   const StepReport report = recorder_->Finish(step);
+  ChooseGraphs(step, report);
   if (options_.on_step) options_.on_step(report);
   return Status::Ok();
+}
+
+/// Once, after the first step that loads nothing; the next one to be issued is then captured.
+void GpuRun::ChooseGraphs(int64_t step, const StepReport& report) {
+  if (step != 1) return;
+  const auto compute =
+      std::count_if(setup_.order.ops.begin(), setup_.order.ops.end(),
+                    [](const IssuedOp& op) { return op.op->stream == planner::kComputeStream; });
+  const bool short_kernels = report.step_time_s < kShortKernelS * static_cast<double>(compute);
+  if (gpu_.graphs.value_or(short_kernels)) graphs_.Use(setup_);
 }
 
 Status GpuRun::RunSteps() {

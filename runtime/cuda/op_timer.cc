@@ -35,14 +35,14 @@ Status OpTimer::Create(const RankSetup& setup, const CudaDevice& device, int64_t
 }
 
 Status OpTimer::Before(const IssuedOp& op, int64_t step) {
-  if (!Times(step)) return Status::Ok();
+  if (!times(step)) return Status::Ok();
   MW_CUDA_CALL(cudaEventRecord(events_[At(static_cast<size_t>(op.index), step)],
                                device_->stream(op.op->stream)));
   return Status::Ok();
 }
 
 Status OpTimer::After(const IssuedOp& op, int64_t step) {
-  if (!Times(step)) return Status::Ok();
+  if (!times(step)) return Status::Ok();
   MW_CUDA_CALL(cudaEventRecord(events_[At(static_cast<size_t>(op.index), step) + 1],
                                device_->stream(op.op->stream)));
   return Status::Ok();

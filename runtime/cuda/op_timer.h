@@ -29,6 +29,7 @@ class OpTimer {
   /// Whether the step is the last that is timed.
   bool ends(int64_t step) const { return !events_.empty() && step + 1 == steps_; }
 
+  bool times(int64_t step) const { return !events_.empty() && step >= first_step_; }
   /// Around an op on its stream; nothing for a step that is not timed.
   Status Before(const IssuedOp& op, int64_t step);
   Status After(const IssuedOp& op, int64_t step);
@@ -38,7 +39,6 @@ class OpTimer {
   Result<std::vector<OpTime>> Report() const;
 
  private:
-  bool Times(int64_t step) const { return !events_.empty() && step >= first_step_; }
   size_t At(size_t op, int64_t step) const {
     return 2 * (names_.size() * static_cast<size_t>(step - first_step_) + op);
   }

@@ -63,6 +63,7 @@ struct GpuJobOptions {
   bool tune = false;
   bool time_ops = false;
   runtime::PeerCopyOptions peer_copies;
+  std::optional<bool> graphs;
   std::string data = "mock";
   /// On rank `rank`, after each step.
   std::function<void(int rank, int64_t step)> after_step;
@@ -139,6 +140,7 @@ inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& 
       gpu.tune = o.tune;
       gpu.time_ops = o.time_ops;
       gpu.peer_copies = o.peer_copies;
+      gpu.graphs = o.graphs;
       NotedSource noted(*data, &note.began_s);
       auto executed = runtime::ExecuteOnGpu(programs, *store, *world, noted, options, gpu);
       note.ended_s = SteadySeconds();

@@ -221,6 +221,28 @@ TEST(GpuRun, DeterministicModeRepeatsItsBits) {
   }
 }
 
+TEST(GpuRun, GraphsChangeNoBit) {
+  SKIP_BELOW(1);
+  testing::GpuJobOptions options;
+  options.steps = 8;  // captured in the fourth
+  options.deterministic = true;
+  SplitRequest request = Request(1, 1, 1, DType::kBf16);
+  request.deterministic = true;
+  for (const char* model : {"gpt-tiny", "llama-tiny"}) {
+    const Programs programs = LoweredFor(model, request);
+    GpuJob jobs[2];
+    for (const bool graphs : {false, true}) {
+      options.graphs = graphs;
+      jobs[graphs] = testing::RunOnGpus(programs, options);
+      ASSERT_EQ(jobs[graphs].exit_code, 0) << jobs[graphs].ranks[0].error;
+    }
+    for (size_t i = 0; i < 8; ++i) {
+      EXPECT_EQ(jobs[0].ranks[0].losses[i], jobs[1].ranks[0].losses[i]) << model << ", step " << i;
+      EXPECT_EQ(jobs[0].ranks[0].grad_norms[i], jobs[1].ranks[0].grad_norms[i]) << model;
+    }
+  }
+}
+
 TEST(GpuRun, OpsAreTimedAndTheOwnLimitIsBelowTheStep) {
   SKIP_BELOW(1);
   testing::GpuJobOptions options;

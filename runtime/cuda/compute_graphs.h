@@ -1,0 +1,59 @@
+// Kernels that follow one another on the compute stream, with nothing else in between, as CUDA
+// graphs: one launch each. It pays where kernels are so short that their launches, one by one,
+// leave gaps (cost_models/h200_runs.md).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "runtime/rank_setup.h"
+#include "topologies/status.h"
+
+namespace meshwright::runtime::cuda {
+
+/// Ops [first, last] in issue order, of one task: plain kernels on the compute stream; no event is
+/// waited for or recorded inside.
+struct Segment {
+  int32_t first = 0;
+  int32_t last = 0;
+  friend bool operator==(const Segment&, const Segment&) = default;
+};
+
+/// Segments of at least kLeastSegmentOps ops.
+std::vector<Segment> ComputeSegments(const RankSetup& setup);
+inline constexpr int32_t kLeastSegmentOps = 4;
+
+/// Not thread-safe. The setup outlives it.
+class ComputeGraphs {
+ public:
+  ComputeGraphs() = default;
+  ~ComputeGraphs();
+  ComputeGraphs(const ComputeGraphs&) = delete;
+  ComputeGraphs& operator=(const ComputeGraphs&) = delete;
+
+  /// From now on segments are captured when they come next, then launched. Every kernel has run
+  /// before, so that nothing is loaded or allocated during a capture.
+  void Use(const RankSetup& setup);
+  bool used() const { return !segment_of_.empty(); }
+
+  /// Puts the op on the stream by `enqueue`, or the graph that begins with it, or nothing inside
+  /// one. Called for every op of a step in issue order. Errors: those of `enqueue`; kRunFailed when
+  /// CUDA refuses a capture.
+  Status Put(const IssuedOp& op, cudaStream_t stream, const std::function<Status()>& enqueue);
+
+ private:
+  struct Graph {
+    Segment segment;
+    cudaGraphExec_t launchable = nullptr;
+  };
+  Status Capture(const IssuedOp& op, Graph& graph, cudaStream_t stream,
+                 const std::function<Status()>& enqueue);
+
+  std::vector<Graph> graphs_;
+  std::vector<int32_t> segment_of_;  ///< by op; -1: in none; empty: not used
+};
+
+}  // namespace meshwright::runtime::cuda
