@@ -2,7 +2,6 @@
 // that say so.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +27,7 @@ struct GpuOptions {
   int data_ctas = planner::NcclCtas(planner::CommunicatorKind::kData);
   int edge_ctas = planner::NcclCtas(planner::CommunicatorKind::kEdge);
   PeerCopyOptions peer_copies;
-  /// Runs of kernels as CUDA graphs; absent: where kernels are short (kShortKernelS).
-  std::optional<bool> graphs;
+  bool graphs = true;         ///< runs of kernels as CUDA graphs
   bool time_ops = false;      ///< measure every op of the last step
   std::string tuning_file;    ///< choices of earlier runs; empty: none are kept
   std::string flight_record;  ///< where the last operations go on failure; empty: nowhere

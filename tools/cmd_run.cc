@@ -39,7 +39,7 @@ struct RunArguments {
   double deadline_s = 60.0;
   bool deterministic = false;
   bool no_tune = false;
-  std::string peer_copies = "on", graphs = "auto";
+  std::string peer_copies = "on", graphs = "on";
   bool op_times = false;
   std::string flight_record;
   int64_t tensor_ctas = runtime::GpuOptions{}.tensor_ctas;
@@ -85,8 +85,7 @@ void Declare(RunArguments* a, OptionSet& options) {
   options.Choice("--peer-copies", &a->peer_copies, {"on", "off", "tensor", "data", "edges"},
                  "traffic of two ranks of a host straight between their memories instead of by "
                  "NCCL, or only that of a kind of groups");
-  options.Choice("--graphs", &a->graphs, {"auto", "on", "off"},
-                 "launch runs of kernels as CUDA graphs; auto: where kernels take 30 us or less");
+  options.Choice("--graphs", &a->graphs, {"on", "off"}, "launch runs of kernels as CUDA graphs");
   options.Flag("--op-times", &a->op_times, "measure every op of the last step, which that slows");
   options.Int("--tensor-ctas", &a->tensor_ctas, {1, 64},
               "thread blocks of tensor-parallel traffic");
@@ -283,7 +282,7 @@ Status RunGpuRank(const RunArguments& a, const Job& job, const runtime::LaunchFa
     gpu.peer_copies = {a.peer_copies == "tensor", a.peer_copies == "data", a.peer_copies == "edges",
                        std::nullopt};
   }
-  if (a.graphs != "auto") gpu.graphs = a.graphs == "on";
+  gpu.graphs = a.graphs == "on";
   gpu.tensor_ctas = static_cast<int>(a.tensor_ctas);
   gpu.data_ctas = static_cast<int>(a.data_ctas);
   gpu.edge_ctas = static_cast<int>(a.edge_ctas);

@@ -1,5 +1,7 @@
 #include "runtime/cuda/compute_graphs.h"
 
+#include <utility>
+
 #include "planner/ir/op_schema.h"
 #include "runtime/cuda/cuda_device.h"
 
@@ -43,10 +45,19 @@ std::vector<Segment> ComputeSegments(const RankSetup& setup) {
   return segments;
 }
 
-ComputeGraphs::~ComputeGraphs() {
-  for (const Graph& graph : graphs_) {
-    if (graph.launchable != nullptr) static_cast<void>(cudaGraphExecDestroy(graph.launchable));
-  }
+Status BeginGraphCapture(cudaStream_t stream) {
+  MW_CUDA_CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  return Status::Ok();
+}
+
+Result<LaunchableGraph> EndGraphCapture(cudaStream_t stream) {
+  cudaGraph_t captured = nullptr;
+  MW_CUDA_CALL(cudaStreamEndCapture(stream, &captured));
+  cudaGraphExec_t launchable = nullptr;
+  const cudaError_t made = cudaGraphInstantiate(&launchable, captured, 0);
+  static_cast<void>(cudaGraphDestroy(captured));
+  MW_RETURN_IF_ERROR(CudaStatus(made, "cudaGraphInstantiate"));
+  return LaunchableGraph(launchable);
 }
 
 void ComputeGraphs::Use(const RankSetup& setup) {
@@ -55,7 +66,7 @@ void ComputeGraphs::Use(const RankSetup& setup) {
     for (int32_t op = segment.first; op <= segment.last; ++op) {
       segment_of_[static_cast<size_t>(op)] = static_cast<int32_t>(graphs_.size());
     }
-    graphs_.push_back({segment, nullptr});
+    graphs_.push_back(Graph{segment, nullptr});
   }
 }
 
@@ -65,29 +76,20 @@ Status ComputeGraphs::Put(const IssuedOp& op, cudaStream_t stream,
   if (segment < 0) return enqueue();
   Graph& graph = graphs_[static_cast<size_t>(segment)];
   if (graph.launchable == nullptr) return Capture(op, graph, stream, enqueue);
-  if (op.index == graph.segment.first) MW_CUDA_CALL(cudaGraphLaunch(graph.launchable, stream));
+  if (op.index == graph.segment.first)
+    MW_CUDA_CALL(cudaGraphLaunch(graph.launchable.get(), stream));
   return Status::Ok();
 }
 
 Status ComputeGraphs::Capture(const IssuedOp& op, Graph& graph, cudaStream_t stream,
                               const std::function<Status()>& enqueue) {
-  // Other threads may go on with what a capture forbids.
-  if (op.index == graph.segment.first) {
-    MW_CUDA_CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  }
+  if (op.index == graph.segment.first) MW_RETURN_IF_ERROR(BeginGraphCapture(stream));
   const Status status = enqueue();
   if (status.ok() && op.index != graph.segment.last) return status;
-  cudaGraph_t captured = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream, &captured);
-  if (!status.ok()) {
-    if (captured != nullptr) static_cast<void>(cudaGraphDestroy(captured));
-    return status;
-  }
-  MW_RETURN_IF_ERROR(CudaStatus(ended, "cudaStreamEndCapture"));
-  const cudaError_t made = cudaGraphInstantiate(&graph.launchable, captured, 0);
-  static_cast<void>(cudaGraphDestroy(captured));
-  MW_RETURN_IF_ERROR(CudaStatus(made, "cudaGraphInstantiate"));
-  MW_CUDA_CALL(cudaGraphLaunch(graph.launchable, stream));
+  Result<LaunchableGraph> captured = EndGraphCapture(stream);
+  MW_RETURN_IF_ERROR(status);
+  MW_ASSIGN_OR_RETURN(graph.launchable, std::move(captured));
+  MW_CUDA_CALL(cudaGraphLaunch(graph.launchable.get(), stream));
   return Status::Ok();
 }
 

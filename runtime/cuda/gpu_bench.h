@@ -48,6 +48,7 @@ class GpuBench {
  private:
   explicit GpuBench(CudaDevice& device) : device_(device) {}
   Status Open(int64_t bytes);
+  Result<double> TimeGraph(int64_t runs, const std::function<Status()>& run);
   Status FillIntegers(const BenchOp& bench, std::byte* at);
 
   CudaDevice& device_;

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -40,8 +39,6 @@ using planner::OpKind;
 using planner::StreamId;
 
 constexpr int64_t kLanes = StepRecorder::kStepsInFlight;
-/// Step time over ops of the compute stream below which graphs pay.
-constexpr double kShortKernelS = 30e-6;
 
 /// Everything one GPU rank holds while it runs.
 class GpuRun {
@@ -81,7 +78,6 @@ class GpuRun {
   Status ShowArena(const std::function<void(const ArenaView&)>& show, int64_t step);
   Status Await(int64_t step);
   Status FinishStep(int64_t step);
-  void ChooseGraphs(int64_t step, const StepReport& report);
   OpCall CallOf(const IssuedOp& op) const {
     return {setup_.context, *op.block, *op.op, *op.instance, *op.task_ptr, arena_.data()};
   }
@@ -341,19 +337,10 @@ Status GpuRun::FinishStep(int64_t step) {
                           std::sqrt(statistics->squared_norm));
   }
   const StepReport report = recorder_->Finish(step);
-  ChooseGraphs(step, report);
+  // Every kernel has run: the next step to be issued is captured.
+  if (gpu_.graphs && step == 0) graphs_.Use(setup_);
   if (options_.on_step) options_.on_step(report);
   return Status::Ok();
-}
-
-/// Once, after the first step that loads nothing; the next one to be issued is then captured.
-void GpuRun::ChooseGraphs(int64_t step, const StepReport& report) {
-  if (step != 1) return;
-  const auto compute =
-      std::count_if(setup_.order.ops.begin(), setup_.order.ops.end(),
-                    [](const IssuedOp& op) { return op.op->stream == planner::kComputeStream; });
-  const bool short_kernels = report.step_time_s < kShortKernelS * static_cast<double>(compute);
-  if (gpu_.graphs.value_or(short_kernels)) graphs_.Use(setup_);
 }
 
 Status GpuRun::RunSteps() {

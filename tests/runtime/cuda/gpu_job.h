@@ -63,7 +63,7 @@ struct GpuJobOptions {
   bool tune = false;
   bool time_ops = false;
   runtime::PeerCopyOptions peer_copies;
-  std::optional<bool> graphs;
+  bool graphs = true;
   std::string data = "mock";
   /// On rank `rank`, after each step.
   std::function<void(int rank, int64_t step)> after_step;

@@ -224,7 +224,7 @@ TEST(GpuRun, DeterministicModeRepeatsItsBits) {
 TEST(GpuRun, GraphsChangeNoBit) {
   SKIP_BELOW(1);
   testing::GpuJobOptions options;
-  options.steps = 8;  // captured in the fourth
+  options.steps = 8;  // captured in the third
   options.deterministic = true;
   SplitRequest request = Request(1, 1, 1, DType::kBf16);
   request.deterministic = true;
