@@ -139,7 +139,7 @@ Result<double> GpuBench::TimeGraph(int64_t runs, const std::function<Status()>& 
   return static_cast<double>(milliseconds) * 1e-3 / static_cast<double>(runs);
 }
 
-Result<GpuBenchTime> GpuBench::TimeSeries(const std::function<Status(int64_t)>& run) {
+Result<GpuBenchTime> GpuBench::TimeSeries(const std::function<Status(int64_t)>& run, bool graph) {
   const cudaStream_t stream = device_.stream(planner::kComputeStream);
   int64_t turn = 0;
   const auto series = [&](int64_t runs) -> Result<GpuBenchTime> {
@@ -166,6 +166,7 @@ Result<GpuBenchTime> GpuBench::TimeSeries(const std::function<Status(int64_t)>& 
   std::array<GpuBenchTime, kSeries> times;
   for (GpuBenchTime& t : times) {
     MW_ASSIGN_OR_RETURN(t, series(runs));
+    if (!graph) continue;
     MW_ASSIGN_OR_RETURN(t.device_s, TimeGraph(runs, [&] { return run(turn++); }));
   }
   std::sort(times.begin(), times.end(),

@@ -36,8 +36,9 @@ class GpuBench {
   Result<GpuBenchTime> Time(const BenchCase& from, planner::OpWork* work);
 
   /// The same of anything that is enqueued on the compute stream; `run` gets 0, 1, ... Median of
-  /// several series.
-  Result<GpuBenchTime> TimeSeries(const std::function<Status(int64_t)>& run);
+  /// several series. `graph`: launched as one, like a step's kernels; large copies between two
+  /// places are slower so.
+  Result<GpuBenchTime> TimeSeries(const std::function<Status(int64_t)>& run, bool graph = true);
 
   /// Normal values all over the memory.
   Status FillNormal();

@@ -65,12 +65,16 @@ GemmKey KeyOf(const GpuProductSample& s) {
 
 Status Meter::Copy() {
   const cudaStream_t stream = device_.stream(planner::kComputeStream);
-  MW_ASSIGN_OR_RETURN(const GpuBenchTime time, bench_.TimeSeries([&](int64_t turn) -> Status {
-    std::byte* from = bench_.memory() + turn % 2 * 2 * kCopyBytes;
-    MW_CUDA_CALL(cudaMemcpyAsync(from + kCopyBytes, from, static_cast<size_t>(kCopyBytes),
-                                 cudaMemcpyDeviceToDevice, stream));
-    return Status::Ok();
-  }));
+  MW_ASSIGN_OR_RETURN(
+      const GpuBenchTime time,
+      bench_.TimeSeries(
+          [&](int64_t turn) -> Status {
+            std::byte* from = bench_.memory() + turn % 2 * 2 * kCopyBytes;
+            MW_CUDA_CALL(cudaMemcpyAsync(from + kCopyBytes, from, static_cast<size_t>(kCopyBytes),
+                                         cudaMemcpyDeviceToDevice, stream));
+            return Status::Ok();
+          },
+          false));
   out_.copy_bytes_per_s = 2.0 * static_cast<double>(kCopyBytes) / time.device_s;
   return Status::Ok();
 }
