@@ -9,7 +9,6 @@
 #include <mutex>
 #include <optional>
 
-#include "planner/ir/op_schema.h"
 #include "runtime/arena.h"
 #include "runtime/initialize.h"
 #include "runtime/issue_order.h"
@@ -168,9 +167,7 @@ void RankRun::RunItem(const StreamWork& work) {
     const auto& op = *static_cast<const IssuedOp*>(work.item);
     const Status status = RunOp(op, work.step);
     if (status.ok()) return;
-    Fail(fmt::format("{}, task {} ({}), op {} ({})", where(), op.task, Label(*op.task_ptr),
-                     op.index, planner::ToString(op.op->kind)),
-         status);
+    Fail(fmt::format("{}, {}", where(), PlaceOf(op)), status);
   } catch (const std::exception& e) {
     Fail(where(), RunFailed(fmt::format("exception: {}", e.what())));
   } catch (...) {

@@ -116,6 +116,11 @@ void Replay(IssueOrder* order, std::vector<Dependency>* latest, bool keep) {
 
 }  // namespace
 
+std::string PlaceOf(const IssuedOp& op) {
+  return fmt::format("task {} ({}), op {} ({})", op.task, Label(*op.task_ptr), op.index,
+                     ToString(op.op->kind));
+}
+
 ByteRange RangeOf(const IssuedOp& op, size_t i) {
   const int32_t tensor = op.op->operands[i].tensor;
   if (tensor < 0) return {};

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "planner/ir/program.h"
@@ -29,6 +30,9 @@ struct IssuedOp {
   const planner::Op* op = nullptr;
   std::vector<Dependency> waits;  ///< by events, on other streams; the latest a stream
 };
+
+/// "task 7 (Forward(0,3)), op 12 (all_reduce)".
+std::string PlaceOf(const IssuedOp& op);
 
 struct IssueOrder {
   std::vector<IssuedOp> ops;

@@ -54,6 +54,12 @@ Graph BuildHeadStep(const SplitFacts& split, const ItemParameters& parameters, b
 int64_t HeadRowChunks(const SplitFacts& split);
 inline constexpr int64_t kLogitsChunkBytes = int64_t{256} << 20;
 
+/// Event registers of every block: the end of its tensor and compute work, for the next block.
+inline constexpr EventId kTensorDone = 0;
+inline constexpr EventId kComputeDone = 1;
+/// The first register that is free for other use.
+inline constexpr EventId kFirstEvent = 2;
+
 /// place: streams and events. allocate: saved and scratch offsets. The result is a template.
 struct BlockOptions {
   int64_t scratch_begin = 0;  ///< first byte of Region::kScratch that the block may use

@@ -190,7 +190,6 @@ class Placer {
     block.phase = graph_.phase;
     block.scratch_bytes = extent_;
     if (options_.tensor_stream) {
-      // Registers 0 and 1: end of the block's tensor and compute work, for the next block.
       for (size_t stream = 0; stream < 2; ++stream) {
         if (last_[stream] >= 0) {
           signals_[static_cast<size_t>(last_[stream])] = stream == 1 ? kTensorDone : kComputeDone;
@@ -228,9 +227,6 @@ class Placer {
     for (size_t j = 0; j < Count(); ++j) block.ops[j].signal = signals_[j];
     return block;
   }
-
-  static constexpr EventId kTensorDone = 0;
-  static constexpr EventId kComputeDone = 1;
 
   const Graph& graph_;
   const BlockOptions options_;

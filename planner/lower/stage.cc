@@ -76,13 +76,11 @@ void PlaceParameters(Stage& stage, int64_t bucket_elements) {
 }
 
 void PlaceOptimizer(Stage& stage) {
-  const DTypePolicy& d = stage.split.dtypes;
-  int64_t states = stage.optimizer == OptimizerKind::kAdamW ? 2 : 0;
-  if (d.master) ++states;
+  const int64_t element_bytes = stage.OptimizerStates() * SizeOf(stage.split.dtypes.moment);
   int64_t at = 0;
   for (Bucket& b : stage.buckets) {
     b.optimizer_offset = at;
-    at = RoundUp(at + states * stage.OwnedElements(b) * SizeOf(d.moment), kByteAlignment);
+    at = RoundUp(at + stage.OwnedElements(b) * element_bytes, kByteAlignment);
   }
   stage.optimizer_bytes = at;
 }
@@ -152,6 +150,34 @@ Stage BuildStage(const Plan& plan, size_t module, int64_t stage_index, int64_t p
   PlaceOptimizer(stage);
   stage.head_chunks = HeadRowChunks(stage.split);
   return stage;
+}
+
+std::vector<ParameterEntry> EntriesOf(const Stage& stage, const std::string& module) {
+  std::vector<ParameterEntry> entries;
+  const std::string prefix = module + ".";
+  for (const StageItem& item : stage.items) {
+    if (item.kind == ItemKind::kHead && stage.split.tied_here) continue;
+    for (const ItemParameter& p : stage.ParametersOf(item).list) {
+      ParameterEntry e;
+      e.name = item.layer >= 0 ? fmt::format("{}layers.{}.{}", prefix, item.layer, p.name)
+                               : prefix + p.name;
+      e.layer = item.layer;
+      e.global_shape = p.global_shape;
+      e.local_shape = p.local_shape;
+      e.axis = p.axis;
+      e.parts = p.parts;
+      e.offset = (p.late_area ? item.late_base : item.main_base) + p.offset;
+      e.bucket = p.late_area ? stage.late_bucket : item.bucket;
+      e.late = p.late;
+      e.tied_copy = p.late == LateReduction::kTied && item.kind == ItemKind::kHead;
+      e.decay = p.decay;
+      e.init = p.init;
+      e.init_std = p.init_std;
+      e.valid_rows = p.valid_rows;
+      entries.push_back(std::move(e));
+    }
+  }
+  return entries;
 }
 
 Templates::Templates(const Stage& stage, std::vector<Block>& blocks) : stage_(stage) {

@@ -43,6 +43,10 @@ struct Stage {
   const ItemParameters& ParametersOf(const StageItem& item) const {
     return parameter_sets[static_cast<size_t>(item.parameters)];
   }
+  /// Values that the optimizer keeps for each parameter: moments, master weight.
+  int64_t OptimizerStates() const {
+    return (optimizer == OptimizerKind::kAdamW ? 2 : 0) + (split.dtypes.master ? 1 : 0);
+  }
   /// Elements of a bucket that one rank's optimizer owns.
   int64_t OwnedElements(const Bucket& b) const {
     return sharding == Sharding::kZero1 ? b.elements / dp : b.elements;
@@ -55,6 +59,9 @@ SplitFacts SplitOf(const Plan& plan, size_t module, int64_t stage, int64_t posit
 
 /// Items and parameter placement of stage `stage` of module `module`.
 Stage BuildStage(const Plan& plan, size_t module, int64_t stage, int64_t position = 0);
+
+/// The parameters of the stage as its program lists them; `module` is in front of their names.
+std::vector<ParameterEntry> EntriesOf(const Stage& stage, const std::string& module);
 
 /// Blocks of a stage by variant. Forward blocks do not depend on `first`.
 class Templates {
@@ -89,7 +96,7 @@ class Templates {
   const Stage& stage_;
   std::map<Key, Entry> entries_;
   int64_t scratch_bytes_ = 0;
-  EventId events_ = 2;
+  EventId events_ = kFirstEvent;
 };
 
 }  // namespace meshwright::planner::lower

@@ -1,13 +1,14 @@
 // The plan's memory as sums over its items, computed apart from the allocator that lays out the
-// arena (planner/lower/tasks.cc): the two must agree to the byte, and tests compare them.
+// arena (planner/lower/program_builder.cc): the two must agree to the byte, and tests compare them.
 //
-//   parameters  padded elements of all buckets x size of the compute type
-//   gradients   the same elements x size of the gradient type
-//   optimizer   per bucket: owned elements x states x size of the moment type
-//   saved       slots x largest sum of saved bytes of a chunk; slots = micro-batches x chunks in
-//   flight scratch     largest block, the carried residual stream included communication  buffers
-//   of the pipeline edges x residual stream io          step scalars; on the head's stage the
-//   labels of all micro-batches
+//   parameters     padded elements of all buckets x size of the compute type
+//   gradients      the same elements x size of the gradient type
+//   optimizer      per bucket: owned elements x states x size of the moment type
+//   saved          slots x largest sum of saved bytes of a chunk; slots = micro-batches x chunks in
+//                  flight
+//   scratch        largest block, the carried residual stream included
+//   communication  buffers of the pipeline edges x residual stream
+//   io             step scalars; on the head's stage the labels of all micro-batches
 // each rounded up to 256 B.
 #pragma once
 

@@ -26,6 +26,7 @@
 #include "runtime/cuda/step_tables.h"
 #include "runtime/cuda/task_ranges.h"
 #include "runtime/cuda/task_timer.h"
+#include "runtime/cuda/watch_rank.h"
 #include "runtime/micro_batch.h"
 #include "runtime/rank_setup.h"
 #include "runtime/step_issuer.h"
@@ -68,7 +69,6 @@ class GpuRun {
   Status MakeCommunicators();
   Status MakeMemory();
   Status ConnectPeers();
-  Status StartWatchdog();
   Status Enqueue(StreamId stream, const StreamWork& work);
   Status EnqueueOp(const IssuedOp& op, int64_t step);
   Status Load(const OpCall& call, const IssuedOp& op, int64_t step);
@@ -81,8 +81,6 @@ class GpuRun {
   OpCall CallOf(const IssuedOp& op) const {
     return {setup_.context, *op.block, *op.op, *op.instance, *op.task_ptr, arena_.data()};
   }
-  std::string ItemName(int64_t item) const;
-  FlightNames Names() const;
 
   const planner::Programs& programs_;
   const int rank_;
@@ -181,43 +179,6 @@ Status GpuRun::ConnectPeers() {
   return Status::Ok();
 }
 
-std::string GpuRun::ItemName(int64_t item) const {
-  if (item < 0 || static_cast<size_t>(item) >= setup_.order.ops.size()) return "no op";
-  const IssuedOp& op = setup_.order.ops[static_cast<size_t>(item)];
-  return fmt::format("task {} ({}), op {} ({})", op.task, Label(*op.task_ptr), op.index,
-                     planner::ToString(op.op->kind));
-}
-
-FlightNames GpuRun::Names() const {
-  return {[this](int32_t group) {
-            return group < 0 ? std::string("world")
-                             : programs_.groups[static_cast<size_t>(group)].name;
-          },
-          [this](int64_t item) { return ItemName(item); }};
-}
-
-Status GpuRun::StartWatchdog() {
-  if (world_.size() == 1) return Status::Ok();
-  WatchdogOptions watch;
-  // Half of the deadline for noticing leaves the other half for naming and ending.
-  watch.stuck_s = 0.5 * options_.deadline_s;
-  watch.dead_s =
-      std::min(watch.dead_s, std::max(0.25 * options_.deadline_s, 3 * watch.heartbeat_s));
-  watch.dump_path = gpu_.flight_record;
-  WatchdogHooks hooks;
-  hooks.check = [this] { return nccl_->CheckAsync(); };
-  hooks.progress = [this] { return tracker_->Poll(); };
-  hooks.describe = [this](size_t stream, int64_t) { return tracker_->Describe(stream, Names()); };
-  hooks.on_failure = [this](const Status&) {
-    if (copies_ != nullptr) copies_->Release();
-    nccl_->Abort(0.25 * options_.deadline_s);
-  };
-  hooks.item = [this](int64_t item) { return ItemName(item); };
-  hooks.groups = programs_.groups;
-  MW_ASSIGN_OR_RETURN(watchdog_, Watchdog::Start(store_, watch, std::move(hooks), &flights_));
-  return Status::Ok();
-}
-
 Status GpuRun::SetUp() {
   MW_ASSIGN_OR_RETURN(setup_, SetUpRank(programs_, rank_, world_, CudaKernels(), options_));
   MW_RETURN_IF_ERROR(CompareFingerprints(programs_, world_));
@@ -238,7 +199,11 @@ Status GpuRun::SetUp() {
   streams_ = std::make_unique<GpuStreams>(
       *device_, [this](StreamId s, const StreamWork& work) { return Enqueue(s, work); });
   MW_RETURN_IF_ERROR(streams_->Create(issuer_->events()));
-  MW_RETURN_IF_ERROR(StartWatchdog());
+  if (world_.size() > 1) {
+    const WatchedRank rank = {programs_, setup_, *tracker_, *nccl_, copies_};
+    MW_ASSIGN_OR_RETURN(
+        watchdog_, StartWatchdog(rank, store_, flights_, options_.deadline_s, gpu_.flight_record));
+  }
   MW_RETURN_IF_ERROR(world_.Barrier());
   const int64_t own = StepRecorder::SteadyNow();
   int64_t origin = own;
@@ -269,8 +234,7 @@ Status GpuRun::Enqueue(StreamId stream, const StreamWork& work) {
   };
   const Status status = run();
   if (status.ok()) return status;
-  return status.WithContext(
-      fmt::format("rank {}, step {}, {}", rank_, work.step, ItemName(op.index)));
+  return status.WithContext(fmt::format("rank {}, step {}, {}", rank_, work.step, PlaceOf(op)));
 }
 
 Status GpuRun::EnqueueOp(const IssuedOp& op, int64_t step) {
