@@ -146,7 +146,9 @@ OpPrice CostModel::ExplainOp(const Work& work) const {
   MW_CHECK(work.flops.value() >= 0 && work.read.value() >= 0 && work.written.value() >= 0);
   MW_CHECK(work.m >= 0 && work.n >= 0 && work.k >= 0 && work.batch >= 0);
   OpPrice price;
-  price.overhead = profile_.launch_overhead.value;
+  const bool graphs =
+      options_.graphs && profile_.gpu && profile_.gpu->graph_launch.value.value() > 0;
+  price.overhead = graphs ? profile_.gpu->graph_launch.value : profile_.launch_overhead.value;
   if (work.kind != WorkKind::kHost) {
     price.arithmetic = ArithmeticTime(work);
     price.memory = MemoryTime(work);

@@ -15,6 +15,7 @@ namespace meshwright::cost {
 struct CostOptions {
   /// Every precision that will be priced; `Make` refuses what the device cannot do.
   std::vector<Precision> precisions;
+  bool graphs = false;  ///< ops are launched in CUDA graphs
 };
 
 /// What an op's time is made of: time = max(arithmetic, memory) + overhead.

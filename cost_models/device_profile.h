@@ -177,6 +177,8 @@ struct GpuModel {
   std::vector<TrafficFit> traffic;  ///< before `collectives` for our own runtime; optional
   std::vector<KernelFit> kernels;   ///< the longest name counts; optional
   std::optional<IssueCost> issue;   ///< not set: issuing is taken to be free
+  Sourced<Seconds> graph_launch;  ///< launch_overhead in a CUDA graph, as our own runtime launches;
+                                  ///< optional: launch_overhead
   /// Rate of products while a communication kernel runs / alone; optional: not slower.
   Sourced<double> beside_communication;
   Sourced<double>

@@ -46,6 +46,7 @@ class Fitter {
     gpu.context_memory = {samples_.context_memory, source_};
     gpu.library_memory = {samples_.library_memory, source_};
     out_.profile.launch_overhead = Time(samples_.launch.value());
+    gpu.graph_launch = Time(samples_.graph_launch.value());
     out_.profile.memory_efficiency = Number(samples_.copy_rate / bandwidth());
     gpu.issue = IssueCost{Time(samples_.issue_kernel.value()), Time(samples_.issue_product.value()),
                           Time(samples_.issue_attention.value())};
@@ -88,7 +89,7 @@ Status Fitter::Check() const {
   };
   const bool times = positive(samples_.products) && positive(samples_.attention) &&
                      positive(samples_.kernels) && samples_.launch.value() > 0 &&
-                     samples_.copy_rate.value() > 0;
+                     samples_.graph_launch.value() > 0 && samples_.copy_rate.value() > 0;
   if (!times || samples_.multiprocessors < 1) {
     return InvalidInput(
         "GPU samples: found a time, rate or number of multiprocessors that is not above 0; measure "
@@ -112,7 +113,7 @@ Result<FitLine> Fitter::FitGemm(const std::string& what, const std::vector<Produ
     model.quantisation = Number(p[3]);
     model.fixed = Time(p[4]);
   };
-  const double launch = samples_.launch.value();
+  const double launch = samples_.graph_launch.value();
   const auto predict = [&](const ProductTime& s) {
     return launch +
            GpuGemmTime(s.shape, model, samples_.multiprocessors, peak, bandwidth()).value();
@@ -158,7 +159,7 @@ Result<std::vector<AlignmentLoss>> Fitter::Alignment(const std::vector<ProductTi
   for (const ProductTime& s : samples) {
     const int64_t sums = AlignmentOf(SumsOf(s.shape), s.shape.precision);
     const int64_t columns = AlignmentOf(s.shape.n, s.shape.precision);
-    const double fixed = samples_.launch.value() + fit.fixed.value.value();
+    const double fixed = samples_.graph_launch.value() + fit.fixed.value.value();
     const double best =
         GpuGemmTime(s.shape, aligned, samples_.multiprocessors, peak, bandwidth()).value() -
         fit.fixed.value.value();
@@ -203,7 +204,7 @@ Status Fitter::Attention() {
     groups[{s.head_dim, s.backward}].push_back(s);
   }
   std::vector<AttentionRate>& rates = out_.profile.gpu->attention;
-  const double launch = samples_.launch.value();
+  const double launch = samples_.graph_launch.value();
   for (const auto& group : groups) {
     const std::vector<AttentionTime>& samples = group.second;
     if (samples.size() < kLeastLengths) continue;
@@ -248,7 +249,7 @@ Status Fitter::Kernels() {
   std::map<std::string, std::vector<KernelTime>> groups;
   for (const KernelTime& s : samples_.kernels) groups[s.kernel].push_back(s);
   std::vector<KernelFit>& kernels = out_.profile.gpu->kernels;
-  const double launch = samples_.launch.value();
+  const double launch = samples_.graph_launch.value();
   for (const auto& group : groups) {
     const std::string& name = group.first;
     const std::vector<KernelTime>& samples = group.second;

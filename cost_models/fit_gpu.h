@@ -46,7 +46,8 @@ struct GpuSamples {
   std::string software;  ///< versions, for the source of the numbers
   int64_t multiprocessors = 0;
   BytesPerSecond copy_rate;  ///< device-to-device copy, read + written
-  Seconds launch;            ///< GPU time of an op that does nothing
+  Seconds launch;            ///< GPU time of an op that does nothing, launched by itself
+  Seconds graph_launch;      ///< the same in a CUDA graph, as the ops below were timed
   Seconds issue_kernel, issue_product, issue_attention;
   Bytes context_memory, library_memory;
   std::vector<ProductTime> products;

@@ -186,6 +186,9 @@ Status VisitGpu(A& archive, T& gpu) {
   }
   MW_RETURN_IF_ERROR(
       archive.Optional("issue", gpu.issue, [](auto& a, auto& x) { return VisitIssue(a, x); }));
+  if (!archive.Absent("graph_launch", gpu.graph_launch == Sourced<Seconds>())) {
+    MW_RETURN_IF_ERROR(archive.Value("graph_launch", gpu.graph_launch, kTime));
+  }
   if (!archive.Absent("beside_communication", gpu.beside_communication == Sourced<double>())) {
     MW_RETURN_IF_ERROR(
         archive.Value("beside_communication", gpu.beside_communication, Range{0.1, 1}, "ratio"));

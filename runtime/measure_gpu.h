@@ -47,6 +47,7 @@ struct GpuMeasurement {
   int64_t memory_bytes = 0;       ///< as cudaMemGetInfo gives it
   double copy_bytes_per_s = 0.0;  ///< device-to-device copy of 1 GiB, read + written
   double launch_s = 0.0;          ///< GPU time of a kernel that does nothing, one of many in a row
+  double graph_launch_s = 0.0;    ///< the same in a CUDA graph
   /// Host time to issue an op: a kernel of our own, a product, attention.
   double issue_kernel_s = 0.0, issue_product_s = 0.0, issue_attention_s = 0.0;
   int64_t context_bytes = 0;  ///< in use once the device is open, whoever uses it

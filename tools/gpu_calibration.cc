@@ -153,7 +153,9 @@ void Show(const cost::FittedGpu& fitted, const cost::GpuSamples& samples, Output
   facts.Row({"copy", fmt::format("{} TB/s read and written ({} of the datasheet's)",
                                  NumberText(samples.copy_rate.value() / 1e12),
                                  PercentText(p.memory_efficiency.value))});
-  facts.Row({"kernel that does nothing", SecondsText(p.launch_overhead.value.value())});
+  facts.Row({"kernel that does nothing",
+             fmt::format("{}, in a graph {}", SecondsText(p.launch_overhead.value.value()),
+                         SecondsText(p.gpu->graph_launch.value.value()))});
   facts.Row({"host, to issue", fmt::format("kernel {}, product {}, attention {}",
                                            SecondsText(samples.issue_kernel.value()),
                                            SecondsText(samples.issue_product.value()),

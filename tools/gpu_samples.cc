@@ -31,6 +31,7 @@ cost::GpuSamples ToGpuSamples(const runtime::GpuMeasurement& m) {
   out.multiprocessors = m.multiprocessors;
   out.copy_rate = BytesPerSecond(m.copy_bytes_per_s);
   out.launch = Seconds(m.launch_s);
+  out.graph_launch = Seconds(m.graph_launch_s);
   out.issue_kernel = Seconds(m.issue_kernel_s);
   out.issue_product = Seconds(m.issue_product_s);
   out.issue_attention = Seconds(m.issue_attention_s);
@@ -81,6 +82,7 @@ json GpuSamplesJson(const cost::GpuSamples& s) {
             {"multiprocessors", s.multiprocessors},
             {"copy_bytes_per_s", s.copy_rate.value()},
             {"launch_s", s.launch.value()},
+            {"graph_launch_s", s.graph_launch.value()},
             {"issue_kernel_s", s.issue_kernel.value()},
             {"issue_product_s", s.issue_product.value()},
             {"issue_attention_s", s.issue_attention.value()},
@@ -111,6 +113,7 @@ Result<cost::GpuSamples> ParseGpuSamples(const std::string& text, const std::str
     };
     s.copy_rate = BytesPerSecond(d.at("copy_bytes_per_s").get<double>());
     s.launch = seconds(d, "launch_s");
+    s.graph_launch = d.contains("graph_launch_s") ? seconds(d, "graph_launch_s") : s.launch;
     s.issue_kernel = seconds(d, "issue_kernel_s");
     s.issue_product = seconds(d, "issue_product_s");
     s.issue_attention = seconds(d, "issue_attention_s");

@@ -147,6 +147,7 @@ Result<cost::CostModel> CostsFor(const cost::DeviceProfile& profile, planner::DT
   const cost::Precision precision = planner::PrecisionOf(dtype);
   cost::CostOptions options;
   options.precisions = {precision};
+  options.graphs = true;
   if (precision != cost::Precision::kFp32) options.precisions.push_back(cost::Precision::kFp32);
   return cost::CostModel::Make(profile, options);
 }

@@ -156,7 +156,8 @@ Result<GpuBenchTime> GpuBench::TimeSeries(const std::function<Status(int64_t)>& 
     float milliseconds = 0.0F;
     MW_CUDA_CALL(cudaEventElapsedTime(&milliseconds, begin_, end_));
     const auto count = static_cast<double>(runs);
-    return GpuBenchTime{static_cast<double>(milliseconds) * 1e-3 / count, (issued - start) / count};
+    const double device_s = static_cast<double>(milliseconds) * 1e-3 / count;
+    return GpuBenchTime{device_s, device_s, (issued - start) / count};
   };
   MW_RETURN_IF_ERROR(series(2).status());  // loads kernels
   MW_ASSIGN_OR_RETURN(const GpuBenchTime once, series(kLeastRuns));

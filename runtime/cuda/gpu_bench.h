@@ -16,8 +16,9 @@ namespace meshwright::runtime::cuda {
 
 /// Seconds of one op.
 struct GpuBenchTime {
-  double device_s = 0.0;  ///< one of many in a row, gap to the next included
-  double host_s = 0.0;    ///< to issue it
+  double device_s = 0.0;      ///< one of many in a row, gap to the next included
+  double one_by_one_s = 0.0;  ///< the same, launched one by one instead of as a graph
+  double host_s = 0.0;        ///< to issue it
 };
 
 /// Not thread-safe. Floating-point operands are normal values (of bf16 pairs, so fp32 too),

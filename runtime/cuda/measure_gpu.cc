@@ -87,7 +87,8 @@ Status Meter::Launches() {
       {{"a", one, DType::kBf16}, {"b", one, DType::kBf16}, {"out", one, DType::kBf16}}};
   planner::OpWork work;
   MW_ASSIGN_OR_RETURN(const GpuBenchTime kernel, bench_.Time(nothing, &work));
-  out_.launch_s = kernel.device_s;
+  out_.launch_s = kernel.one_by_one_s;
+  out_.graph_launch_s = kernel.device_s;
   out_.issue_kernel_s = kernel.host_s;
   const BenchCase product = {OpKind::kLinear,
                              {},
