@@ -127,10 +127,13 @@ Status PlanMixed(const SplitOptions& split, const StackPlanOptions& options,
   MW_ASSIGN_OR_RETURN(planner::space::SpaceOptions space,
                       SpaceFor(split, parts.front().costs->inputs(), parts.front().machine));
   space.gpus.clear();
+  // The tighter bound of a tuple is for like devices: what hardly wins would take most of the time.
+  space.sequence_parallel_tied = !split.HeldSequenceParallel();
   for (const Part& part : parts) {
     MW_ASSIGN_OR_RETURN(const planner::stack::Fabric fabric,
                         planner::stack::FabricOf(part.machine.cluster));
-    space.most_tp = std::min(space.most_tp, fabric.domain_gpus);
+    const int64_t most = space.most_tp > 0 ? space.most_tp : fabric.domain_gpus;
+    space.most_tp = std::min(most, fabric.domain_gpus);
   }
   MW_ASSIGN_OR_RETURN(
       const SimulatedSearch search,

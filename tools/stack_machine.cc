@@ -22,9 +22,6 @@ using planner::stack::Split;
 using planner::stack::StageContent;
 using planner::stack::StageMemory;
 
-constexpr int64_t kLeastShardTokens = 256;
-constexpr int64_t kMostMicroBatchTokens = 131'072;
-
 LinearFormat FormatOf(const std::string& name) {
   if (name == "fp16") return LinearFormat::kFp16;
   if (name == "fp8") return LinearFormat::kFp8;
@@ -165,14 +162,6 @@ Result<planner::space::SpaceOptions> SpaceFor(const SplitOptions& options,
   space.offload_in_pipelines = false;
   space.even_layers = !stack.uneven_layers;
   space.most_virtual_stages = stack.max_virtual_stages;
-  space.sequence_parallel_tied = true;
-  MW_ASSIGN_OR_RETURN(const planner::stack::Fabric fabric,
-                      planner::stack::FabricOf(machine.cluster));
-  space.most_tp = fabric.domain_gpus;
-  space.most_cp =
-      std::max({int64_t{1}, inputs.sequence / kLeastShardTokens, options.cp.value_or(1)});
-  space.most_micro_batch = std::max(
-      {int64_t{1}, kMostMicroBatchTokens / inputs.sequence, options.micro_batch.value_or(1)});
   planner::space::Axes& held = space.held;
   held.tp = options.tp;
   held.cp = options.cp;
@@ -183,7 +172,6 @@ Result<planner::space::SpaceOptions> SpaceFor(const SplitOptions& options,
   held.dp = options.dp;
   held.micro_batch = options.micro_batch;
   held.sequence_parallel = options.HeldSequenceParallel();
-  if (held.sequence_parallel) space.sequence_parallel_tied = false;
   held.sharding = ShardingOf(options.zero);
   held.schedule = ScheduleOf(options.schedule);
   if (!options.recompute.empty()) {
