@@ -143,6 +143,7 @@ struct RunMemory {
   Sourced<Bytes> communicators;  ///< of a rank that has any, with what kernels load as they run
   Sourced<Bytes> cta;            ///< of each thread block of each communicator for collectives
   Sourced<Bytes> edge;           ///< of each communicator for messages
+  Sourced<Bytes> idle;           ///< of each tensor pair's that nothing goes by
   friend bool operator==(const RunMemory&, const RunMemory&) = default;
 };
 

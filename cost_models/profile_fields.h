@@ -96,7 +96,8 @@ template <typename A, typename T>
 Status VisitRunMemory(A& archive, T& memory) {
   MW_RETURN_IF_ERROR(archive.Value("communicators", memory.communicators, kSize));
   MW_RETURN_IF_ERROR(archive.Value("cta", memory.cta, kSize));
-  return archive.Value("edge", memory.edge, kSize);
+  MW_RETURN_IF_ERROR(archive.Value("edge", memory.edge, kSize));
+  return archive.Value("idle", memory.idle, kSize);
 }
 
 template <typename A, typename T>

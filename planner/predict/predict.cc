@@ -6,6 +6,7 @@
 #include <map>
 
 #include "cost_models/simulate.h"
+#include "planner/ir/op_schema.h"
 #include "planner/ir/peer_traffic.h"
 #include "planner/predict/model_flops.h"
 #include "planner/predict/task_graph.h"
@@ -80,6 +81,22 @@ Flops FlopsOf(const Plan& plan) {
   return flops;
 }
 
+/// Nothing of a tensor pair that goes straight between memories (the runtime's PeerCopies) needs
+/// NCCL's buffers. Pairs of other kinds may lie on two hosts, and count tokens by NCCL anyway.
+bool TensorPairWithoutNccl(const RankProgram& program, size_t communicator) {
+  const CommunicatorInfo& c = program.communicators[communicator];
+  if (c.kind != CommunicatorKind::kTensor || c.size != 2) return false;
+  for (const Block& block : program.blocks) {
+    for (const Op& op : block.ops) {
+      if (!IsCollective(op.kind)) continue;
+      if (op.attributes.communicator != static_cast<int32_t>(communicator)) continue;
+      const OpWork work = WorkOf(block, op, program);
+      if (!PeerTrafficPossible(work.message_bytes, work.dtype)) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 Bytes OutsideBytes(const RankProgram& program, const cost::DeviceProfile& profile) {
@@ -89,9 +106,11 @@ Bytes OutsideBytes(const RankProgram& program, const cost::DeviceProfile& profil
   if (gpu.run_memory && !program.communicators.empty()) {
     const cost::RunMemory& memory = *gpu.run_memory;
     bytes += memory.communicators.value;
-    for (const CommunicatorInfo& c : program.communicators) {
-      const bool messages = c.kind == CommunicatorKind::kEdge;
-      bytes += messages ? memory.edge.value : NcclCtas(c.kind) * memory.cta.value;
+    for (size_t i = 0; i < program.communicators.size(); ++i) {
+      const CommunicatorInfo& c = program.communicators[i];
+      bytes += c.kind == CommunicatorKind::kEdge   ? memory.edge.value
+               : TensorPairWithoutNccl(program, i) ? memory.idle.value
+                                                   : NcclCtas(c.kind) * memory.cta.value;
     }
     return bytes;
   }

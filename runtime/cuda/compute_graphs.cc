@@ -84,7 +84,7 @@ Status ComputeGraphs::Put(const IssuedOp& op, cudaStream_t stream,
 Status ComputeGraphs::Capture(const IssuedOp& op, Graph& graph, cudaStream_t stream,
                               const std::function<Status()>& enqueue) {
   if (op.index == graph.segment.first) MW_RETURN_IF_ERROR(BeginGraphCapture(stream));
-  const Status status = enqueue();
+  Status status = enqueue();
   if (status.ok() && op.index != graph.segment.last) return status;
   Result<LaunchableGraph> captured = EndGraphCapture(stream);
   MW_RETURN_IF_ERROR(status);

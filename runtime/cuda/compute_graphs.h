@@ -33,9 +33,10 @@ struct Segment {
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
-/// Segments of at least kLeastSegmentOps ops.
+/// Segments of at least kLeastSegmentOps ops: a graph starts a few microseconds later than a
+/// kernel.
 std::vector<Segment> ComputeSegments(const RankSetup& setup);
-inline constexpr int32_t kLeastSegmentOps = 4;
+inline constexpr int32_t kLeastSegmentOps = 32;
 
 /// Not thread-safe. The setup outlives it.
 class ComputeGraphs {

@@ -54,6 +54,10 @@ TEST(Predict, CountsMemoryOutsideTheArenaByCommunicator) {
                            {"edge", CommunicatorKind::kEdge, 2}};
   // As measured on two GPUs: 490 MiB for all, 32 CTAs of 18 MiB, an edge of 13 MiB.
   EXPECT_EQ(OutsideBytes(program, *profile).value(), alone + (490 + 32 * 18 + 13) * kMiB);
+  // A pair whose operations all go straight between memories leaves NCCL's buffers unmade.
+  program.communicators[0].size = 2;
+  EXPECT_EQ(OutsideBytes(program, *profile).value(), alone + (490 + 140 + 13) * kMiB);
+  program.communicators[0].size = 8;
   // What is known where our runtime has not been measured.
   auto other = *profile;
   other.gpu->run_memory.reset();

@@ -5,8 +5,8 @@
 //   communication_rates [--json] [--gpus N]
 //
 // A process a GPU. "ours" has everything that the executor puts around an operation on its stream
-// (event waits and records, timer of tasks, flight tracker), and goes as in a run: by copy engines
-// for two GPUs from 1 MiB on, else by NCCL with the CTA limit of its class. "no limit" is NCCL
+// (event waits and records, timer of tasks, flight tracker), and goes as in a run: for two GPUs
+// straight between their memories, else by NCCL with the CTA limit of its class. "no limit" is NCCL
 // without that limit, "plain" a loop over a communicator with NCCL's defaults.
 // The three take turns; each time is the median over rounds of the slowest rank. The way from
 // the compute stream to the communication stream and back is in none of them.
