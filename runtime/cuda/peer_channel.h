@@ -1,8 +1,8 @@
 // Traffic of two ranks of one host straight between their mapped arenas: by copy engines, which
 // leave the SMs to the products beside them (on 2 x H200 389 GB/s each way slow a product by 4 %,
 // where NCCL's 110 GB/s slow it by 12 %), or by kernels, which are done sooner when nothing runs
-// beside them (8 us where NCCL takes 19) and can add. Ranks write into the partner's memory: a copy
-// engine that reads from it starts 12 us later.
+// beside them (8 us where NCCL takes 19) and can add. Ranks write into the partner's memory: within
+// one process a copy engine that reads from it starts 12 us later.
 #pragma once
 
 #include <cuda_runtime_api.h>
