@@ -268,6 +268,12 @@ std::string MissingProfile(const std::string& name) {
 
 }  // namespace
 
+bool PeersReach(const GpuModel& gpu) {
+  return gpu.traffic.empty() ||
+         std::any_of(gpu.traffic.begin(), gpu.traffic.end(),
+                     [](const TrafficFit& fit) { return fit.carrier != Carrier::kNccl; });
+}
+
 Result<FlopsPerSecond> PeakOf(const DeviceProfile& profile, Precision precision) {
   std::string known;
   for (const PeakRate& peak : profile.peaks) {

@@ -196,6 +196,10 @@ struct GpuModel {
   friend bool operator==(const GpuModel&, const GpuModel&) = default;
 };
 
+/// Whether two GPUs of a host reach each other's memory: not where what goes between them was
+/// measured and nothing went past NCCL.
+bool PeersReach(const GpuModel& gpu);
+
 /// A measured product C[m, n] += A[m, k] B[k, n] on one core.
 struct CpuGemmRate {
   Precision precision = Precision::kFp32;

@@ -159,8 +159,7 @@ class Fitter {
       if (p.key.carrier == Carrier::kNccl) of_nccl.push_back(rate);
     }
     if (of_nccl.empty()) return Status::Ok();
-    std::sort(of_nccl.begin(), of_nccl.end());
-    out_.beside_communication = {Significant(of_nccl[of_nccl.size() / 2]), source_};
+    out_.beside_communication = {Significant(Median(std::move(of_nccl))), source_};
     return Status::Ok();
   }
 

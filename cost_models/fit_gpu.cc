@@ -28,12 +28,6 @@ double MeanLogError(const Samples& samples, const Predict& predict) {
   return sum / static_cast<double>(samples.size());
 }
 
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 class Fitter {
  public:
   Fitter(const DeviceProfile& base, const GpuSamples& samples, const std::string& origin)

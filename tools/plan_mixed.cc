@@ -132,8 +132,8 @@ Status PlanMixed(const SplitOptions& split, const StackPlanOptions& options,
   for (const Part& part : parts) {
     MW_ASSIGN_OR_RETURN(const planner::stack::Fabric fabric,
                         planner::stack::FabricOf(part.machine.cluster));
-    const int64_t most = space.most_tp > 0 ? space.most_tp : fabric.domain_gpus;
-    space.most_tp = std::min(most, fabric.domain_gpus);
+    space.most_tp = space.most_tp > 0 ? std::min(space.most_tp, fabric.domain_gpus)
+                                      : fabric.domain_gpus;  // 0: no limit yet
   }
   MW_ASSIGN_OR_RETURN(
       const SimulatedSearch search,

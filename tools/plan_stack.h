@@ -29,13 +29,13 @@ struct StackPlanOptions {
 Status PlanStack(const SplitOptions& split, const StackPlanOptions& options,
                  const planner::ModelSpec& model, const Machine& machine, Output& output);
 
-/// FindSplits, and of its best solutions the `shown` best by simulation of their pipelines. When
-/// nothing fits, the error says what binds and what would fit, and the document lists it under
-/// `would_fit`.
 struct SimulatedSearch {
   planner::space::SpaceResult found;
   std::vector<planner::space::Finalist> finalists;  ///< at least one, best first
 };
+/// FindSplits, and of its best solutions the `shown` best by simulation of their pipelines. When
+/// nothing fits, the error says what binds and what would fit, and the document lists it under
+/// `would_fit`.
 Result<SimulatedSearch> SearchAndSimulate(const std::vector<planner::space::DeviceGroup>& groups,
                                           planner::space::SpaceOptions space, size_t shown,
                                           nlohmann::json* document);

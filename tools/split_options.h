@@ -40,7 +40,7 @@ struct SplitOptions {
   Result<int64_t> DataParallel(const Machine& machine) const;
   planner::DType DTypeOn(bool cpu) const;  ///< default: bf16 on GPUs, fp32 on CPU ranks
   /// The vocabulary is padded to a multiple of this times tp. Default: 128 on GPUs, as Megatron-LM
-  /// pads; products with 50257 columns take 5 times as long there as with 50304
+  /// pads; products with 50257 columns take 7 times as long there as with 50304
   /// (cost_models/h200_runs.md).
   int64_t VocabQuantumOn(bool cpu) const { return vocab_quantum.value_or(cpu ? 1 : 128); }
   std::optional<planner::Recompute> HeldRecompute() const;

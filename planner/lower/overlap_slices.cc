@@ -51,7 +51,7 @@ class SliceOverlapper {
       } else if (const auto producer = producers_.find(i); producer != producers_.end()) {
         EmitProducer(nodes_[i], scatters_.at(producer->second));
       } else if (const auto scatter = scatters_.find(i); scatter != scatters_.end()) {
-        EmitSum(nodes_[i], scatter->second);
+        EmitSum(scatter->second);
       } else {
         graph_.nodes.push_back(nodes_[i]);
       }
@@ -229,10 +229,10 @@ class SliceOverlapper {
     }
   }
 
-  void EmitSum(const Node& node, const Scatter& scatter) {
+  void EmitSum(const Scatter& scatter) {
     if (scatter.own < 0) return;
     graph_.AddNode(OpKind::kAdd,
-                   {Read(scatter.own), Read(scatter.received), Write(Tensor(node, 1))});
+                   {Read(scatter.own), Read(scatter.received), Write(scatter.sum)});
   }
 
   void Emit(Node node, const RowOperands& rows, int in, int out) {

@@ -6,7 +6,6 @@
 #include <map>
 
 #include "cost_models/simulate.h"
-#include "planner/ir/op_schema.h"
 #include "planner/ir/peer_traffic.h"
 #include "planner/predict/model_flops.h"
 #include "planner/predict/task_graph.h"
@@ -81,20 +80,10 @@ Flops FlopsOf(const Plan& plan) {
   return flops;
 }
 
-/// Nothing of a tensor pair that goes straight between memories (the runtime's PeerCopies) needs
-/// NCCL's buffers. Pairs of other kinds may lie on two hosts, and count tokens by NCCL anyway.
-bool TensorPairWithoutNccl(const RankProgram& program, size_t communicator) {
-  const CommunicatorInfo& c = program.communicators[communicator];
-  if (c.kind != CommunicatorKind::kTensor || c.size != 2) return false;
-  for (const Block& block : program.blocks) {
-    for (const Op& op : block.ops) {
-      if (!IsCollective(op.kind)) continue;
-      if (op.attributes.communicator != static_cast<int32_t>(communicator)) continue;
-      const OpWork work = WorkOf(block, op, program);
-      if (!PeerTrafficPossible(work.message_bytes, work.dtype)) return false;
-    }
-  }
-  return true;
+/// All of a tensor pair's traffic goes straight between memories and leaves NCCL's buffers unmade.
+/// Pairs of other kinds may lie on two hosts, and count tokens by NCCL anyway.
+bool IdleNccl(const CommunicatorInfo& c, const cost::GpuModel& gpu) {
+  return c.kind == CommunicatorKind::kTensor && c.size == 2 && cost::PeersReach(gpu);
 }
 
 }  // namespace
@@ -106,11 +95,10 @@ Bytes OutsideBytes(const RankProgram& program, const cost::DeviceProfile& profil
   if (gpu.run_memory && !program.communicators.empty()) {
     const cost::RunMemory& memory = *gpu.run_memory;
     bytes += memory.communicators.value;
-    for (size_t i = 0; i < program.communicators.size(); ++i) {
-      const CommunicatorInfo& c = program.communicators[i];
-      bytes += c.kind == CommunicatorKind::kEdge   ? memory.edge.value
-               : TensorPairWithoutNccl(program, i) ? memory.idle.value
-                                                   : NcclCtas(c.kind) * memory.cta.value;
+    for (const CommunicatorInfo& c : program.communicators) {
+      bytes += c.kind == CommunicatorKind::kEdge ? memory.edge.value
+               : IdleNccl(c, gpu)                ? memory.idle.value
+                                                 : NcclCtas(c.kind) * memory.cta.value;
     }
     return bytes;
   }

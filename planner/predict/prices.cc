@@ -21,11 +21,11 @@ Bytes Scaled(int64_t bytes, double share) {
   return Bytes(static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * share)));
 }
 
-/// A collective or message as the runtime carries it over `path`.
+/// A collective or message as the runtime carries it over `path`; `reach`: as of PeersReach.
 cost::CollectiveWork TrafficWork(const OpWork& of, CommunicatorKind kind, OpKind op,
-                                 const cost::PathFacts& path) {
+                                 const cost::PathFacts& path, bool reach) {
   cost::CollectiveWork work{CollectiveKindOf(op), Bytes(of.message_bytes), TrafficOf(kind)};
-  const bool peers = work.traffic && path.ranks == 2 && path.hosts == 1 &&
+  const bool peers = reach && work.traffic && path.ranks == 2 && path.hosts == 1 &&
                      PeerTrafficPossible(of.message_bytes, of.dtype);
   if (peers) work.carrier = CarrierOf(PeerCarrierOf(op, of.message_bytes));
   if (op != OpKind::kSwap) return work;
@@ -245,8 +245,9 @@ NodePrice Prices::PriceCommunication(const RankProgram& program, CommunicatorKin
   MW_CHECK(IsCollective(op.kind) || IsMessage(op.kind));
   if (path.ranks == 1) return {};
   if (on_cpu() && path.hosts == 1) return PriceThreads(program, block, op, path);
-  const cost::CollectivePrice whole =
-      model_->ExplainCollective(TrafficWork(WorkOf(block, op, program), kind, op.kind, path), path);
+  const bool reach = !on_cpu() && cost::PeersReach(*model_->profile().gpu);
+  const cost::CollectivePrice whole = model_->ExplainCollective(
+      TrafficWork(WorkOf(block, op, program), kind, op.kind, path, reach), path);
   NodePrice price;
   price.time = whole.time;
   const double seconds = std::max(ToSeconds(whole.time).value(), 1e-9);

@@ -27,7 +27,7 @@ bool Signals(const IssuedOp& op) {
 
 }  // namespace
 
-std::vector<Segment> ComputeSegments(const RankSetup& setup) {
+std::vector<Segment> ComputeSegments(const RankSetup& setup, int32_t least) {
   std::vector<Segment> segments;
   const std::vector<IssuedOp>& ops = setup.order.ops;
   for (size_t i = 0; i < ops.size();) {
@@ -38,7 +38,7 @@ std::vector<Segment> ComputeSegments(const RankSetup& setup) {
         ++end;
       }
       const Segment segment{ops[i].index, ops[end - 1].index};
-      if (segment.last - segment.first + 1 >= kLeastSegmentOps) segments.push_back(segment);
+      if (segment.last - segment.first + 1 >= least) segments.push_back(segment);
     }
     i = end;
   }

@@ -33,10 +33,9 @@ struct Segment {
   friend bool operator==(const Segment&, const Segment&) = default;
 };
 
-/// Segments of at least kLeastSegmentOps ops: a graph starts a few microseconds later than a
-/// kernel.
-std::vector<Segment> ComputeSegments(const RankSetup& setup);
 inline constexpr int32_t kLeastSegmentOps = 32;
+/// Segments of at least `least` ops: a graph starts a few microseconds later than a kernel.
+std::vector<Segment> ComputeSegments(const RankSetup& setup, int32_t least = kLeastSegmentOps);
 
 /// Not thread-safe. The setup outlives it.
 class ComputeGraphs {

@@ -20,7 +20,6 @@ namespace {
 using planner::DType;
 using planner::TensorView;
 
-constexpr int64_t kAlign = 256;
 constexpr int64_t kPatternBytes = int64_t{8} << 20;
 constexpr int64_t kDelayBytes = int64_t{1} << 30;  // at least 200 us at 5 TB/s
 constexpr int64_t kRunsADelay = 16;  // issued meanwhile at 12 us each, more than any op takes
@@ -178,7 +177,7 @@ Result<GpuBenchTime> GpuBench::TimeSeries(const std::function<Status(int64_t)>& 
 }
 
 Result<GpuBenchTime> GpuBench::Time(const BenchCase& from, planner::OpWork* work) {
-  BenchOp bench(from, kAlign);
+  BenchOp bench(from, kBenchAlignment);
   MW_RETURN_IF_ERROR(planner::CheckOp(bench.block, bench.op, bench.program));
   const Kernel kernel = CudaKernels().kernels[static_cast<size_t>(from.kind)];
   if (kernel == nullptr) {

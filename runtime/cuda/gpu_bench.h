@@ -14,6 +14,12 @@
 
 namespace meshwright::runtime::cuda {
 
+/// Operands begin at multiples of this many bytes.
+inline constexpr int64_t kBenchAlignment = 256;
+inline int64_t AlignedBytes(int64_t bytes) {
+  return (bytes + kBenchAlignment - 1) / kBenchAlignment * kBenchAlignment;
+}
+
 /// Seconds of one op.
 struct GpuBenchTime {
   double device_s = 0.0;      ///< one of many in a row, gap to the next included

@@ -1,7 +1,6 @@
 #include "runtime/cuda/measure_short.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/gemm_problem.h"
@@ -12,11 +11,6 @@ namespace {
 using planner::OpKind;
 
 constexpr double kMostFlops = 3e10;
-constexpr int64_t kAlign = 256;
-
-int64_t RoundUp(int64_t value) {
-  return (value + kAlign - 1) / kAlign * kAlign;
-}
 
 }  // namespace
 
@@ -27,21 +21,16 @@ bool IsShort(const GpuProductSample& p) {
 
 Status MeasureShort(CudaDevice& device, GpuBench& bench, TunedProduct* product) {
   const GemmKey& key = product->key;
-  const GemmChoice& choice = product->choice;
   const bool gradient = product->sample.kind == OpKind::kLinearWeightGrad;
-  const int64_t a_bytes = RoundUp(2 * key.m * key.k);
-  const int64_t b_bytes = RoundUp(2 * key.k * key.n);
-  const int64_t d_bytes = RoundUp((gradient ? 4 : 2) * key.m * key.n);
+  const int64_t a_bytes = AlignedBytes(2 * key.m * key.k);
+  const int64_t b_bytes = AlignedBytes(2 * key.k * key.n);
+  const int64_t d_bytes = AlignedBytes((gradient ? 4 : 2) * key.m * key.n);
   // Of a weight gradient d takes turns, else b, the weight.
   const int64_t kept = a_bytes + (gradient ? b_bytes : d_bytes);
   const int64_t turned = gradient ? d_bytes : b_bytes;
   const int64_t turns = std::clamp<int64_t>((3 * bench.l2_bytes() + turned - 1) / turned, 1,
                                             (bench.bytes() - kept) / turned);
   MW_ASSIGN_OR_RETURN(const auto problem, GemmProblem::Create(key));
-  MW_ASSIGN_OR_RETURN(std::byte* const workspace,
-                      device.workspace(planner::kComputeStream, choice.workspace_bytes));
-  cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, choice.algorithm.data(), sizeof(algorithm));
   MW_ASSIGN_OR_RETURN(const GpuBenchTime time, bench.TimeSeries([&](int64_t turn) -> Status {
     std::byte* const a = bench.memory();
     std::byte* const fixed = a + a_bytes;
@@ -50,10 +39,7 @@ Status MeasureShort(CudaDevice& device, GpuBench& bench, TunedProduct* product) 
     operands.a = a;
     operands.b = gradient ? fixed : turning;
     operands.d = gradient ? turning : fixed;
-    return CublasLtStatus(
-        problem->Run(device.gemm().handle(), algorithm, operands, workspace, choice.workspace_bytes,
-                     device.stream(planner::kComputeStream)),
-        "cublasLtMatmul");
+    return RunTuned(device, *product, *problem, operands);
   }));
   product->sample.seconds = time.device_s;
   return Status::Ok();

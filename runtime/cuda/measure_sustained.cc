@@ -19,7 +19,6 @@ namespace {
 using planner::DType;
 using planner::OpKind;
 
-constexpr int64_t kAlign = 256;
 constexpr double kSettleSeconds = 2.5;
 constexpr int kRounds = 15;
 /// Of this many rounds, attention of a shape is in one. Together with the op between, products then
@@ -27,9 +26,6 @@ constexpr int kRounds = 15;
 /// that the mix draws decides the clock.
 constexpr int kAttentionTurns = 3;
 
-int64_t RoundUp(int64_t value) {
-  return (value + kAlign - 1) / kAlign * kAlign;
-}
 double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -70,7 +66,7 @@ class Stopwatch {
 /// Forward and backward of one shape on the same tensors.
 struct AttentionPair {
   explicit AttentionPair(const planner::AttentionShape& shape)
-      : backward(AttentionCase(shape, true, false), kAlign) {
+      : backward(AttentionCase(shape, true, false), kBenchAlignment) {
     forward = backward.op;
     forward.kind = OpKind::kAttention;
     forward.operands.clear();
@@ -136,17 +132,17 @@ Status Mix::Prepare() {
           OpKind::kAdd,
           {},
           {{"a", shape, DType::kBf16}, {"b", shape, DType::kBf16}, {"out", shape, DType::kBf16}}},
-      kAlign);
+      kBenchAlignment);
   between_->context.device = &device_;
-  between_at_ = bench_.bytes() - RoundUp(between_->bytes);
-  attention_at_ = between_at_ - RoundUp(attention_bytes);
-  results_ = RoundUp(attention_at_ / 2);
+  between_at_ = bench_.bytes() - AlignedBytes(between_->bytes);
+  attention_at_ = between_at_ - AlignedBytes(attention_bytes);
+  results_ = AlignedBytes(attention_at_ / 2);
   for (const TunedProduct& p : products_) {
     MW_ASSIGN_OR_RETURN(auto problem, GemmProblem::Create(p.key));
     problems_.push_back(std::move(problem));
     const int64_t input = 2 * (p.key.m + p.key.n) * p.key.k;
     const int64_t result = 4 * p.key.m * p.key.n;
-    MW_CHECK(input + kAlign <= results_ && result <= attention_at_ - results_);
+    MW_CHECK(input + kBenchAlignment <= results_ && result <= attention_at_ - results_);
   }
   order_.resize(products_.size() + pairs_.size());
   for (size_t i = 0; i < order_.size(); ++i) order_[i] = i;
@@ -161,7 +157,7 @@ Status Mix::Prepare() {
 std::byte* Mix::Take(int64_t begin, int64_t end, int64_t bytes, int64_t* next) const {
   if (*next < begin || *next + bytes > end) *next = begin;
   std::byte* at = bench_.memory() + *next;
-  *next += RoundUp(bytes);
+  *next += AlignedBytes(bytes);
   return at;
 }
 
@@ -172,14 +168,7 @@ Status Mix::RunProduct(size_t i) {
   operands.a = Take(0, results_, 2 * key.m * key.k, &next_input_);
   operands.b = Take(0, results_, 2 * key.k * key.n, &next_input_);
   operands.d = Take(results_, attention_at_, 4 * key.m * key.n, &next_result_);
-  cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, p.choice.algorithm.data(), sizeof(algorithm));
-  MW_ASSIGN_OR_RETURN(std::byte* const workspace,
-                      device_.workspace(planner::kComputeStream, p.choice.workspace_bytes));
-  return CublasLtStatus(
-      problems_[i]->Run(device_.gemm().handle(), algorithm, operands, workspace,
-                        p.choice.workspace_bytes, device_.stream(planner::kComputeStream)),
-      "cublasLtMatmul");
+  return RunTuned(device_, p, *problems_[i], operands);
 }
 
 Status Mix::RunAttention(size_t i) {
@@ -243,6 +232,18 @@ Status Mix::Measure() {
 }
 
 }  // namespace
+
+Status RunTuned(CudaDevice& device, const TunedProduct& product, const GemmProblem& problem,
+                const GemmOperands& operands) {
+  const GemmChoice& choice = product.choice;
+  cublasLtMatmulAlgo_t algorithm;
+  std::memcpy(&algorithm, choice.algorithm.data(), sizeof(algorithm));
+  MW_ASSIGN_OR_RETURN(std::byte* const workspace,
+                      device.workspace(planner::kComputeStream, choice.workspace_bytes));
+  return CublasLtStatus(problem.Run(device.gemm().handle(), algorithm, operands, workspace,
+                                    choice.workspace_bytes, device.stream(planner::kComputeStream)),
+                        "cublasLtMatmul");
+}
 
 Status MeasureSustained(CudaDevice& device, GpuBench& bench, std::vector<TunedProduct>* products,
                         std::vector<GpuAttentionSample>* attention) {

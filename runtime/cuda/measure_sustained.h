@@ -7,6 +7,7 @@
 
 #include "runtime/cuda/cuda_device.h"
 #include "runtime/cuda/gemm_choices.h"
+#include "runtime/cuda/gemm_problem.h"
 #include "runtime/cuda/gpu_bench.h"
 #include "runtime/measure_gpu.h"
 #include "topologies/status.h"
@@ -19,6 +20,10 @@ struct TunedProduct {
   GemmKey key;
   GemmChoice choice;
 };
+
+/// Puts the product on the compute stream. `problem`: of its key.
+Status RunTuned(CudaDevice& device, const TunedProduct& product, const GemmProblem& problem,
+                const GemmOperands& operands);
 
 /// Fills in the seconds of both lists, in the bench's memory; medians of several rounds over all of
 /// them. Attention comes in pairs of one shape, forward first.

@@ -57,6 +57,10 @@ TEST(Predict, CountsMemoryOutsideTheArenaByCommunicator) {
   // A pair whose operations all go straight between memories leaves NCCL's buffers unmade.
   program.communicators[0].size = 2;
   EXPECT_EQ(OutsideBytes(program, *profile).value(), alone + (490 + 140 + 13) * kMiB);
+  auto apart = *profile;  // GPUs that do not reach each other's memory: nothing goes past NCCL
+  std::erase_if(apart.gpu->traffic,
+                [](const cost::TrafficFit& fit) { return fit.carrier != cost::Carrier::kNccl; });
+  EXPECT_EQ(OutsideBytes(program, apart).value(), alone + (490 + 32 * 18 + 13) * kMiB);
   program.communicators[0].size = 8;
   // What is known where our runtime has not been measured.
   auto other = *profile;

@@ -17,7 +17,7 @@ using testing::GpuJob;
 using testing::GpuJobOptions;
 
 #define SKIP_BELOW(gpus)                                                       \
-  if (const int found = testing::VisibleGpus(); found < (gpus)) {              \
+  if (const int found = runtime::CountGpus(); found < (gpus)) {                \
     GTEST_SKIP() << "needs " << (gpus) << " GPUs, this machine has " << found; \
   }
 

@@ -18,6 +18,7 @@
 #include "runtime/gpu_run.h"
 #include "runtime/self_start.h"
 #include "runtime/store_communicator.h"
+#include "tests/runtime/cuda/count_gpus.h"
 #include "tests/runtime/gradients.h"
 #include "tests/runtime/processes.h"
 #include "tests/runtime/shared_memory.h"
@@ -68,11 +69,6 @@ struct GpuJobOptions {
   /// On rank `rank`, after each step.
   std::function<void(int rank, int64_t step)> after_step;
 };
-
-inline int VisibleGpus() {
-  runtime::Child child([] { return runtime::VisibleGpus().ok() ? *runtime::VisibleGpus() : 0; });
-  return child.Wait();
-}
 
 inline runtime::DataOptions DataOf(const planner::Programs& programs, const std::string& path) {
   runtime::DataOptions data;

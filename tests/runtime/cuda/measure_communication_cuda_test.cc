@@ -5,18 +5,11 @@
 
 #include "runtime/measure_communication.h"
 #include "runtime/ranks_text.h"
+#include "tests/runtime/cuda/count_gpus.h"
 #include "tests/runtime/processes.h"
 
 namespace meshwright::runtime {
 namespace {
-
-int Gpus() {
-  return Child([] {
-           int count = 0;
-           return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-         })
-      .Wait();
-}
 
 /// Why a measurement is not what it should be; empty: it is.
 std::string FaultOf(const CommunicationMeasurement& m, int gpus) {
@@ -41,7 +34,7 @@ std::string FaultOf(const CommunicationMeasurement& m, int gpus) {
 }
 
 TEST(MeasureCommunication, EveryOperationHasATimeAndAllRanksAgree) {
-  const int gpus = Gpus();
+  const int gpus = runtime::CountGpus();
   if (gpus < 2) GTEST_SKIP() << "needs 2 GPUs, this machine has " << gpus;
   const auto text =
       TextOfRanks({gpus, 90.0, 5.0}, [&](const LaunchFacts& facts) -> Result<std::string> {

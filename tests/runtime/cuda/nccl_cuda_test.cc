@@ -13,6 +13,7 @@
 #include "runtime/cuda/nccl_world.h"
 #include "runtime/deadline.h"
 #include "runtime/self_start.h"
+#include "tests/runtime/cuda/count_gpus.h"
 #include "tests/runtime/cuda/gpu_op.h"
 #include "tests/runtime/processes.h"
 #include "tests/runtime/stores.h"
@@ -25,16 +26,8 @@ using planner::DType;
 using planner::OpKind;
 using testing::HasSubstr;
 
-int Gpus() {
-  Child child([] {
-    int count = 0;
-    return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-  });
-  return child.Wait();
-}
-
 #define SKIP_BELOW(gpus)                                                       \
-  if (const int found = Gpus(); found < (gpus)) {                              \
+  if (const int found = runtime::CountGpus(); found < (gpus)) {                \
     GTEST_SKIP() << "needs " << (gpus) << " GPUs, this machine has " << found; \
   }
 
@@ -225,7 +218,7 @@ TEST(NcclWorld, OperationsOfOneRank) {
 
 TEST(NcclWorld, OperationsOfSeveralRanks) {
   SKIP_BELOW(2);
-  OnRanks(std::min(Gpus(), 8), CheckAll);
+  OnRanks(std::min(runtime::CountGpus(), 8), CheckAll);
 }
 
 TEST(NcclWorld, TwoRanksOnOneGpuAreRefused) {

@@ -9,6 +9,7 @@
 #include "runtime/cuda/communication_path.h"
 #include "runtime/self_start.h"
 #include "runtime/store_communicator.h"
+#include "tests/runtime/cuda/count_gpus.h"
 #include "tests/runtime/cuda/gpu_op.h"
 #include "tests/runtime/processes.h"
 
@@ -24,14 +25,6 @@ constexpr int64_t kMiB = 1 << 20;
 constexpr int64_t kOutAt = 64 * kMiB;  // of outputs in the arena
 constexpr int64_t kArenaBytes = 2 * kOutAt;
 constexpr int kCalls = 3;  // in a row, none awaited
-
-int Gpus() {
-  return Child([] {
-           int count = 0;
-           return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-         })
-      .Wait();
-}
 
 struct PeerCase {
   OpKind kind;
@@ -197,11 +190,12 @@ class Pair {
 };
 
 TEST(PeerChannel, OperationsGiveWhatTheyMust) {
-  const int gpus = Gpus();
+  const int gpus = runtime::CountGpus();
   if (gpus < 1) GTEST_SKIP() << "needs a GPU, better two";
   const auto outcome = StartRanks({2, 120.0, 5.0}, [&](const LaunchFacts& facts) {
     const auto store = OpenStore(facts);
-    const Status status = store.ok() ? Pair().Run(**store, facts.local_rank % gpus) : store.status();
+    const Status status =
+        store.ok() ? Pair().Run(**store, facts.local_rank % gpus) : store.status();
     if (!status.ok()) fmt::print(stderr, "rank {}: {}\n", facts.rank, status.message());
     return ExitCode(status);
   });

@@ -20,7 +20,7 @@ using planner::SplitRequest;
 using testing::GpuJob;
 
 #define SKIP_BELOW(gpus)                                                       \
-  if (const int found = testing::VisibleGpus(); found < (gpus)) {              \
+  if (const int found = runtime::CountGpus(); found < (gpus)) {                \
     GTEST_SKIP() << "needs " << (gpus) << " GPUs, this machine has " << found; \
   }
 
@@ -126,7 +126,7 @@ testing::GpuJobOptions OptionsOf(const Split& split) {
 /// Largest error of the splits that fit; `check` sees each.
 void ForEachSplit(const std::string& model, DType dtype,
                   const std::function<void(const Split&, double error, const GpuJob&)>& check) {
-  const int gpus = testing::VisibleGpus();
+  const int gpus = runtime::CountGpus();
   const Reference reference = RunOnCpu(model, DType::kF64, 1);
   for (const Split& split : kSplits) {
     if (split.tp * split.pp * split.dp > gpus) continue;
@@ -177,7 +177,7 @@ TEST(GpuRun, TwoHundredStepsFollowTheCpu) {
   constexpr int64_t kSteps = 200;
   const std::string text = std::string(MESHWRIGHT_SOURCE_DIR) + "/tests/data/text/corpus.txt";
   const Reference reference = RunOnCpu("gpt-tiny", DType::kF32, kSteps, text);
-  const int gpus = testing::VisibleGpus();
+  const int gpus = runtime::CountGpus();
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     for (const Split& split : kSplits) {
       if (split.tp * split.pp * split.dp > gpus || split.recompute != planner::Recompute::kNone) {
