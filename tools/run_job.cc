@@ -129,8 +129,8 @@ Result<JobSummary> GatherJob(runtime::Communicator& world, const Programs& progr
     MW_ASSIGN_OR_RETURN(job.trace, GatherTrace(world, programs, own.trace, most_rows));
   }
   if (options.trace_ops) {
-    MW_ASSIGN_OR_RETURN(const auto rows, GatherOpTrace(world, programs, options, own.op_trace));
-    job.communication = runtime::HiddenCommunication(rows);
+    MW_ASSIGN_OR_RETURN(job.op_trace, GatherOpTrace(world, programs, options, own.op_trace));
+    job.communication = runtime::HiddenCommunication(job.op_trace);
   }
   return job;
 }
@@ -171,16 +171,15 @@ Result<JobSummary> RunThreadsJob(const Programs& programs, runtime::DataSource& 
   MW_ASSIGN_OR_RETURN(std::vector<RunSummary> ranks,
                       runtime::RunOnThreads(programs, data, options));
   JobSummary job = SummaryOf(ranks.front());
-  std::vector<planner::OpTraceRow> rows;
   for (RunSummary& rank : ranks) {
     job.planned_bytes = std::max(job.planned_bytes, rank.planned_bytes);
     job.arena_bytes = std::max(job.arena_bytes, rank.arena_bytes);
     job.trace.insert(job.trace.end(), std::make_move_iterator(rank.trace.begin()),
                      std::make_move_iterator(rank.trace.end()));
     rank.trace.clear();
-    rows.insert(rows.end(), rank.op_trace.begin(), rank.op_trace.end());
+    job.op_trace.insert(job.op_trace.end(), rank.op_trace.begin(), rank.op_trace.end());
   }
-  if (options.trace_ops) job.communication = runtime::HiddenCommunication(rows);
+  if (options.trace_ops) job.communication = runtime::HiddenCommunication(job.op_trace);
   job.trace_rows = static_cast<int64_t>(job.trace.size());
   return job;
 }

@@ -38,6 +38,7 @@ struct JobSummary {
   runtime::OwnLimit limit;                               ///< of the rank whose own limit is highest
   int64_t trace_rows = 0;                                ///< recorded on all ranks
   std::vector<planner::TraceRow> trace;                  ///< of all ranks, by rank
+  std::vector<planner::OpTraceRow> op_trace;  ///< of all ranks; when the options asked for it
   /// Of the first traced step, all ranks; when the options asked for rows of ops.
   std::optional<std::vector<runtime::CommunicationTime>> communication;
 };

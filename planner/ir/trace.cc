@@ -1,6 +1,11 @@
 #include "planner/ir/trace.h"
 
+#include <algorithm>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "planner/ir/op_schema.h"
 
@@ -55,7 +60,71 @@ std::vector<OpTraceRow> MakeOpTraceRows(const Programs& programs, int32_t rank, 
   return rows;
 }
 
-std::string WriteChromeTrace(const std::vector<TraceRow>& rows) {
+namespace {
+
+constexpr int kFirstOpThread = 1000;  // beyond the streams
+
+const char* OpThread(StreamKind kind) {
+  switch (kind) {
+    case StreamKind::kTensor:
+      return "ops: tensor traffic";
+    case StreamKind::kData:
+      return "ops: data traffic";
+    case StreamKind::kEdge:
+      return "ops: messages";
+    case StreamKind::kCompute:
+      break;
+  }
+  return "ops: compute";
+}
+
+/// By rank, what ops' times lack to those of tasks.
+std::map<int32_t, int64_t> OpShifts(const std::vector<TraceRow>& rows,
+                                    const std::vector<OpTraceRow>& ops) {
+  int64_t step = std::numeric_limits<int64_t>::max();
+  for (const OpTraceRow& op : ops) step = std::min(step, op.step);
+  const auto first = [step](const auto& all) {
+    std::map<int32_t, int64_t> starts;
+    for (const auto& row : all) {
+      if (row.step != step) continue;
+      const auto [at, added] = starts.try_emplace(row.rank, row.start_ns);
+      at->second = std::min(at->second, row.start_ns);
+    }
+    return starts;
+  };
+  std::map<int32_t, int64_t> shifts = first(rows);
+  for (const auto& [rank, start] : first(ops)) shifts[rank] -= start;
+  return shifts;
+}
+
+void AppendOps(const std::vector<TraceRow>& rows, const std::vector<OpTraceRow>& ops,
+               nlohmann::json* events) {
+  std::map<int32_t, int64_t> shifts = OpShifts(rows, ops);
+  std::set<std::pair<int32_t, int>> threads;
+  for (const OpTraceRow& op : ops) {
+    const int thread = kFirstOpThread + static_cast<int>(op.stream);
+    if (threads.emplace(op.rank, thread).second) {
+      events->push_back({{"ph", "M"},
+                         {"name", "thread_name"},
+                         {"pid", op.rank},
+                         {"tid", thread},
+                         {"args", {{"name", OpThread(op.stream)}}}});
+    }
+    events->push_back({{"ph", "X"},
+                       {"name", ToString(op.kind)},
+                       {"cat", "op"},
+                       {"pid", op.rank},
+                       {"tid", thread},
+                       {"ts", static_cast<double>(op.start_ns + shifts[op.rank]) / 1e3},
+                       {"dur", static_cast<double>(op.end_ns - op.start_ns) / 1e3},
+                       {"args", {{"step", op.step}}}});
+  }
+}
+
+}  // namespace
+
+std::string WriteChromeTrace(const std::vector<TraceRow>& rows,
+                             const std::vector<OpTraceRow>& ops) {
   nlohmann::json events = nlohmann::json::array();
   for (const TraceRow& row : rows) {
     events.push_back({{"ph", "X"},
@@ -72,6 +141,7 @@ std::string WriteChromeTrace(const std::vector<TraceRow>& rows) {
                         {"micro_batch", row.micro_batch},
                         {"bucket", row.bucket}}}});
   }
+  AppendOps(rows, ops, &events);
   const nlohmann::json document = {{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}};
   return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

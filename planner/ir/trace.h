@@ -48,7 +48,9 @@ struct OpTraceRow {
 std::vector<OpTraceRow> MakeOpTraceRows(const Programs& programs, int32_t rank, int64_t first_step,
                                         int64_t steps);
 
-/// Chrome trace event format (chrome://tracing, Perfetto): one process a rank, one thread a stream.
-std::string WriteChromeTrace(const std::vector<TraceRow>& rows);
+/// Chrome trace event format (chrome://tracing, Perfetto): one process a rank, one thread a stream
+/// for tasks and one a kind of stream for `ops`. A rank's ops begin when its tasks of that step do.
+std::string WriteChromeTrace(const std::vector<TraceRow>& rows,
+                             const std::vector<OpTraceRow>& ops = {});
 
 }  // namespace meshwright::planner

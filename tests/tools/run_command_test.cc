@@ -1,7 +1,10 @@
 // run: short trainings on CPU ranks by threads, and by mpirun where it is.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "tests/tools/cli.h"
 
@@ -59,6 +62,20 @@ TEST_F(RunTest, TwoThreadsTrainOnText) {
       << "ln 256: an untrained model knows nothing";
   const json trace = json::parse(ReadFile(Path("t.json")), nullptr, false);
   ASSERT_FALSE(trace.is_discarded());
+  // Ops lie beside their tasks, within the time of the steps.
+  std::map<std::string, int> ops;
+  double end = 0.0, ops_end = 0.0;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    const bool op = event["cat"] == "op";
+    if (op) ++ops[event["name"].get<std::string>()];
+    double& latest = op ? ops_end : end;
+    latest = std::max(latest, event["ts"].get<double>() + event["dur"].get<double>());
+  }
+  EXPECT_GT(ops_end, 0.5 * end);
+  EXPECT_LT(ops_end, 1.5 * end);
+  EXPECT_GT(ops["attention"], 0);
+  EXPECT_EQ(ops["send"], ops["recv"]);
   ASSERT_EQ(last["communication"].size(), 2U) << last;
   EXPECT_EQ(last["communication"][0]["class"], "data") << "the sum of the statistics";
   EXPECT_EQ(last["communication"][1]["class"], "pipeline");
