@@ -57,19 +57,30 @@ Status GemmEngine::PlanByHeuristics(const GemmKey& key) {
   return Status::Ok();
 }
 
-Status GemmEngine::TuneWith(std::unique_ptr<GemmTuner>* tuner, const GemmKey& key) {
-  if (*tuner == nullptr) {
-    GemmTunerOptions options;
-    options.ordinal = device_.ordinal();
-    options.workspace_bytes = device_.workspace_cap();
-    options.deterministic = device_.deterministic();
-    MW_ASSIGN_OR_RETURN(*tuner, GemmTuner::Create(options));
+/// First all products alone, while the GPU is cool, then those of close finalists under load.
+Status GemmEngine::Tune(std::span<const GemmKey> keys) {
+  if (keys.empty()) return Status::Ok();
+  GemmTunerOptions options;
+  options.ordinal = device_.ordinal();
+  options.workspace_bytes = device_.workspace_cap();
+  options.deterministic = device_.deterministic();
+  MW_ASSIGN_OR_RETURN(const auto tuner, GemmTuner::Create(options));
+  std::vector<std::unique_ptr<GemmProblem>> problems;
+  std::vector<std::vector<GemmChoice>> finalists;
+  for (const GemmKey& key : keys) {
+    MW_ASSIGN_OR_RETURN(auto problem, GemmProblem::Create(key));
+    MW_ASSIGN_OR_RETURN(auto best, tuner->Finalists(handle_, *problem));
+    problems.push_back(std::move(problem));
+    finalists.push_back(std::move(best));
   }
-  MW_ASSIGN_OR_RETURN(const auto problem, GemmProblem::Create(key));
-  MW_ASSIGN_OR_RETURN(const GemmChoice choice, (*tuner)->Tune(handle_, *problem));
-  choices_[key] = choice;
-  unsaved_[key] = choice;
-  return PlanByChoice(key);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    MW_ASSIGN_OR_RETURN(const GemmChoice choice,
+                        tuner->FastestSustained(handle_, *problems[i], finalists[i]));
+    choices_[keys[i]] = choice;
+    unsaved_[keys[i]] = choice;
+    MW_RETURN_IF_ERROR(PlanByChoice(keys[i]));
+  }
+  return Save();
 }
 
 Status GemmEngine::Save() {
@@ -80,26 +91,24 @@ Status GemmEngine::Save() {
 }
 
 Status GemmEngine::Prepare(std::span<const GemmKey> keys) {
-  std::unique_ptr<GemmTuner> tuner;
+  std::vector<GemmKey> unknown;
   for (const GemmKey& key : keys) {
     if (plans_.contains(key)) continue;
     const Status known = PlanByChoice(key);
     if (known.ok()) continue;
     if (known.code() != StatusCode::kNotFound) return known;
-    MW_RETURN_IF_ERROR(tune_ ? TuneWith(&tuner, key) : PlanByHeuristics(key));
+    if (tune_) {
+      unknown.push_back(key);
+    } else {
+      MW_RETURN_IF_ERROR(PlanByHeuristics(key));
+    }
   }
-  return Save();
+  return Tune(unknown);
 }
 
 Status GemmEngine::Prepare(const OpCall& call) {
   MW_ASSIGN_OR_RETURN(const GemmKey key, KeyOf(call));
   return Prepare(std::span(&key, 1));
-}
-
-Status GemmEngine::Tune(const GemmKey& key) {
-  std::unique_ptr<GemmTuner> tuner;
-  MW_RETURN_IF_ERROR(TuneWith(&tuner, key));
-  return Save();
 }
 
 Status GemmEngine::Run(const GemmKey& key, const GemmOperands& operands, planner::StreamId stream) {

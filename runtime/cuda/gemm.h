@@ -44,8 +44,9 @@ class GemmEngine {
   Status Prepare(std::span<const GemmKey> keys);
   Status Prepare(const OpCall& call);
 
-  /// Times the proposals afresh, whatever is known, and takes the best.
-  Status Tune(const GemmKey& key);
+  /// Times the proposals afresh, whatever is known, and takes the best: of those about as fast alone
+  /// the one that is fastest under load (GemmTuner::FastestSustained).
+  Status Tune(std::span<const GemmKey> keys);
 
   /// Enqueues a product. One that is not prepared takes its known choice or the heuristics' first
   /// proposal: nothing is timed here.
@@ -68,8 +69,6 @@ class GemmEngine {
   };
 
   explicit GemmEngine(CudaDevice& device) : device_(device) {}
-  /// Tunes with `tuner`, made on first need.
-  Status TuneWith(std::unique_ptr<GemmTuner>* tuner, const GemmKey& key);
   /// A plan by the known choice; kNotFound when there is none that can run.
   Status PlanByChoice(const GemmKey& key);
   Status PlanByHeuristics(const GemmKey& key);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "runtime/cuda/gemm_choices.h"
@@ -34,6 +35,15 @@ class GemmTuner {
   /// Blocks until the choice is known. kRunFailed, with the bytes, when GPU memory for the operands
   /// is short: tune before the arena is allocated.
   Result<GemmChoice> Tune(cublasLtHandle_t handle, const GemmProblem& problem);
+
+  /// What Tune chooses from: the best few and the first proposal, in order of time, cold L2.
+  Result<std::vector<GemmChoice>> Finalists(cublasLtHandle_t handle, const GemmProblem& problem);
+
+  /// Of finalists that are about as fast alone, the one that is fastest once the power limit has set
+  /// the clock, as in a training step: the one that takes the least energy. Its `seconds` stay those
+  /// of the fastest alone. Takes 0.2 s for each of up to four; short products keep the first.
+  Result<GemmChoice> FastestSustained(cublasLtHandle_t handle, const GemmProblem& problem,
+                                      std::span<const GemmChoice> finalists);
 
   /// Median seconds of one algorithm over `runs`, cold L2.
   Result<double> Time(cublasLtHandle_t handle, const GemmProblem& problem, const GemmChoice& choice,
@@ -64,6 +74,10 @@ class GemmTuner {
   /// Appends `runs` timings, in seconds.
   Status TimeRuns(cublasLtHandle_t handle, const GemmProblem& problem, const Slots& slots,
                   const cublasLtMatmulAlgo_t& algorithm, int runs, std::vector<double>* seconds);
+
+  /// Of one run of many in a row, behind the time in which the clock settles.
+  Result<double> SustainedSeconds(cublasLtHandle_t handle, const GemmProblem& problem,
+                                  const Slots& slots, const GemmChoice& choice);
 
   GemmTunerOptions options_;
   int64_t l2_bytes_ = 0;

@@ -183,7 +183,7 @@ TEST_F(GemmTest, ChoicesOutliveTheEngineAndTravel) {
   key.m = 512, key.n = 640, key.k = 768;
   key.lda = 768, key.ldb = 768, key.ldd = 640;
   key.transpose_b = true;
-  Status status = device_->gemm().Tune(key);
+  Status status = device_->gemm().Tune(std::span(&key, 1));
   ASSERT_TRUE(status.ok()) << status.message();
   const GemmChoices choices = device_->gemm().choices();
   const std::string text = device_->gemm().ExportChoices();
