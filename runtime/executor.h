@@ -38,7 +38,7 @@ struct StepReport {
   double learning_rate = 0.0;
   double step_time_s = 0.0;   ///< from the end of the step before (of the set-up for the first)
   double tokens_per_s = 0.0;  ///< global batch x sequence / step time
-  BusySeconds busy_s{};
+  BusySeconds busy_s{};       ///< of GPU ranks' traffic only in a run that keeps a trace
 };
 
 /// Memory of a rank as a hook sees it. Element offsets of parameters and gradients stand in

@@ -109,7 +109,7 @@ class ExecutorPath final : public Path {
     setup_.context.device = &device_;
     MW_ASSIGN_OR_RETURN(setup_.order, MakeIssueOrder(program_));
     setup_.reads_scalars.assign(setup_.order.ops.size(), false);
-    MW_RETURN_IF_ERROR(timer_.Create(setup_, device_));
+    MW_RETURN_IF_ERROR(timer_.Create(setup_, device_, false));
     issuer_ = std::make_unique<StepIssuer>(setup_, false);
     streams_ = std::make_unique<GpuStreams>(
         device_, [this](planner::StreamId, const StreamWork& work) { return Enqueue(work); });

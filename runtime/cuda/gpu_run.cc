@@ -190,7 +190,7 @@ Status GpuRun::SetUp() {
   MW_RETURN_IF_ERROR(MakeCommunicators());
   MW_RETURN_IF_ERROR(lanes_.Create(setup_, kLanes));
   recorder_ = std::make_unique<StepRecorder>(programs_, rank_, options_);
-  MW_RETURN_IF_ERROR(timer_.Create(setup_, *device_));
+  MW_RETURN_IF_ERROR(timer_.Create(setup_, *device_, options_.trace));
   if (options_.steps > 0 && (gpu_.time_ops || options_.trace_ops)) {
     const int64_t first = options_.trace_ops ? FirstTracedStep(options_) : options_.steps - 1;
     MW_RETURN_IF_ERROR(op_timer_.Create(setup_, *device_, first, options_.steps));

@@ -19,15 +19,20 @@ TaskTimer::~TaskTimer() {
   for (cudaEvent_t event : all_) static_cast<void>(cudaEventDestroy(event));
 }
 
-Status TaskTimer::Create(const RankSetup& setup, const CudaDevice& device) {
+Status TaskTimer::Create(const RankSetup& setup, const CudaDevice& device, bool traffic) {
   device_ = &device;
   const size_t tasks = setup.context.program->tasks.size();
   const size_t ops = setup.order.ops.size();
+  std::vector<bool> timed(tasks, traffic);
+  for (const IssuedOp& op : setup.order.ops) {
+    if (op.op->stream == planner::kComputeStream) timed[static_cast<size_t>(op.task)] = true;
+  }
   begins_task_.assign(ops, false);
   ending_of_.assign(ops, -1);
   std::vector<bool> begun(tasks, false);
   std::map<std::pair<int32_t, size_t>, int32_t> last;  // (task, stream) -> op
   for (const IssuedOp& op : setup.order.ops) {
+    if (!timed[static_cast<size_t>(op.task)]) continue;
     const auto index = static_cast<size_t>(op.index);
     begins_task_[index] = !begun[static_cast<size_t>(op.task)];
     begun[static_cast<size_t>(op.task)] = true;

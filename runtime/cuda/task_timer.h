@@ -14,7 +14,8 @@
 namespace meshwright::runtime::cuda {
 
 /// One event before the first op of a task and one after its last op on each stream, for each step
-/// in flight. Costs an event record each, no synchronisation.
+/// in flight. No synchronisation, but a record takes a stream some microseconds: as long as a small
+/// message, so tasks of nothing but traffic are timed where a trace is wanted.
 class TaskTimer {
  public:
   TaskTimer() = default;
@@ -22,7 +23,8 @@ class TaskTimer {
   TaskTimer(const TaskTimer&) = delete;
   TaskTimer& operator=(const TaskTimer&) = delete;
 
-  Status Create(const RankSetup& setup, const CudaDevice& device);
+  /// `traffic`: also tasks without an op on the compute stream.
+  Status Create(const RankSetup& setup, const CudaDevice& device, bool traffic);
   /// The device is idle; times count from now, which is `now_ns` on the recorder's clock.
   Status SetOrigin(int64_t now_ns);
 
@@ -43,7 +45,7 @@ class TaskTimer {
   };
   /// Events of one step in flight.
   struct Lane {
-    std::vector<cudaEvent_t> begins;   ///< by task; nullptr for a task without ops
+    std::vector<cudaEvent_t> begins;   ///< by task; nullptr: not timed
     std::vector<cudaEvent_t> ends;     ///< by ending
     std::vector<cudaEvent_t> streams;  ///< by stream: the end of the step
   };
