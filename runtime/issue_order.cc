@@ -70,7 +70,9 @@ Status AppendInstance(const RankProgram& program, int32_t task_index, const Inst
     IssuedOp issued;
     issued.index = static_cast<int32_t>(order->ops.size());
     issued.task = task_index;
-    issued.first_of_instance = &op == &block.ops.front();
+    const auto place = static_cast<size_t>(&op - block.ops.data());
+    issued.first_of_instance = place == 0;
+    issued.takes_waits = !instance.waits.empty() && planner::FirstOnStream(block, place);
     issued.last_of_instance = &op == &block.ops.back();
     issued.task_ptr = &task;
     issued.instance = &instance;
@@ -101,10 +103,14 @@ void Replay(IssueOrder* order, std::vector<Dependency>* latest, bool keep) {
     issued.waits.push_back(d);
   };
   for (IssuedOp& issued : order->ops) {
-    if (keep) {
-      if (issued.first_of_instance) {
-        for (EventId e : issued.instance->waits) wait(issued, e);
+    if (keep && issued.first_of_instance) {
+      for (size_t i = 0; i < issued.block->ops.size(); ++i) {
+        IssuedOp& gated = order->ops[static_cast<size_t>(issued.index) + i];
+        if (!gated.takes_waits) continue;
+        for (EventId e : issued.instance->waits) wait(gated, e);
       }
+    }
+    if (keep) {
       for (EventId e : issued.op->waits) wait(issued, e);
     }
     if (issued.op->signal >= 0) (*latest)[static_cast<size_t>(issued.op->signal)] = {issued.index};

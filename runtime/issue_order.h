@@ -23,6 +23,7 @@ struct IssuedOp {
   int32_t index = 0;  ///< position in issue order
   int32_t task = 0;   ///< index into RankProgram::tasks
   bool first_of_instance = false;
+  bool takes_waits = false;  ///< those of its instance
   bool last_of_instance = false;
   const planner::Task* task_ptr = nullptr;
   const planner::Instance* instance = nullptr;

@@ -56,6 +56,7 @@ planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& ma
   options.recompute = s.HeldRecompute();
   options.layers = s.layers;
   options.vocab_quantum = s.VocabQuantumOn(machine.on_cpu());
+  options.logits_chunk_bytes = s.LogitsChunkBytesOn(machine);
   options.top = a.more.top;
   options.front = a.more.explain;
   options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u));

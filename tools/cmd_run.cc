@@ -245,7 +245,8 @@ Status ShowJob(const RunArguments& a, const planner::Plan& plan, bool changed,
   output.document() = JobJson(job, predicted);
   output.Text(JobText(job, plan, predicted, output.style()));
   if (a.trace.empty()) return Status::Ok();
-  MW_RETURN_IF_ERROR(WriteFileAtomically(a.trace, planner::WriteChromeTrace(job.trace, job.op_trace)));
+  MW_RETURN_IF_ERROR(
+      WriteFileAtomically(a.trace, planner::WriteChromeTrace(job.trace, job.op_trace)));
   output.Progress(
       fmt::format("trace of {} rows: {} (open it in chrome://tracing or ui.perfetto.dev)",
                   Thousands(job.trace_rows), a.trace));

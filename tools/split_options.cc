@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 namespace meshwright::tools {
 namespace {
@@ -43,6 +44,10 @@ void SplitOptions::Declare(OptionSet& options) {
   options.Int("--tensor-chunks", &tensor_chunks, {1, 64},
               "chunks of rows in which traffic of tensor groups goes beside products; with sequence "
               "parallelism an even number, for tp 2");
+  options.Int(
+      "--logits-chunk", &logits_chunk_mib, {1, 1 << 20},
+      "MiB of logits that a rank computes at a time; default: 1/128 of a GPU's memory, from "
+      "256 to 1024, 256 on CPU ranks");
   options.Choice("--dtype", &dtype, {"bf16", "fp32", "fp64"},
                  "of the arithmetic; default: bf16 on GPUs, fp32 on CPU ranks");
   options.Choice("--optimizer", &optimizer, {"adamw", "sgd"}, "decides the optimizer's memory");
@@ -133,6 +138,14 @@ std::optional<bool> SplitOptions::HeldSequenceParallel() const {
   return sequence_parallel == "on";
 }
 
+int64_t SplitOptions::LogitsChunkBytesOn(const Machine& machine) const {
+  if (logits_chunk_mib) return *logits_chunk_mib << 20;
+  if (machine.on_cpu()) return planner::kLogitsChunkBytes;
+  const auto share = static_cast<uint64_t>(machine.profile.memory.value.value()) / 128;
+  return std::clamp(static_cast<int64_t>(std::bit_floor(share)), planner::kLogitsChunkBytes,
+                    int64_t{1} << 30);
+}
+
 planner::OptimizerKind SplitOptions::Optimizer() const {
   return planner::ParseOptimizerKind(optimizer).value();
 }
@@ -155,6 +168,7 @@ Result<planner::SplitRequest> ToSplitRequest(const SplitOptions& options, const 
   if (const auto recompute = options.HeldRecompute()) request.recompute = {*recompute};
   request.layers = options.layers;
   request.vocab_quantum = options.VocabQuantumOn(machine.on_cpu());
+  request.logits_chunk_bytes = options.LogitsChunkBytesOn(machine);
   request.dtype = options.DTypeOn(machine.on_cpu());
   request.device = machine.on_cpu() ? topologies::DeviceKind::kCpu : topologies::DeviceKind::kGpu;
   request.optimizer = options.Optimizer();

@@ -21,7 +21,7 @@ struct SplitOptions {
   std::optional<int64_t> global_batch, sequence;
   std::optional<int64_t> tp, cp, ep, pp, virtual_stages, dp, micro_batch;
   std::vector<int64_t> layers;  ///< per virtual stage
-  std::optional<int64_t> vocab_quantum, tensor_chunks;
+  std::optional<int64_t> vocab_quantum, tensor_chunks, logits_chunk_mib;
   std::string recompute, zero, sequence_parallel, dtype, optimizer = "adamw";
   bool deterministic = false;
   // Of foreign stacks.
@@ -43,6 +43,10 @@ struct SplitOptions {
   /// pads; products with 50257 columns take 7 times as long there as with 50304
   /// (cost_models/h200_runs.md).
   int64_t VocabQuantumOn(bool cpu) const { return vocab_quantum.value_or(cpu ? 1 : 128); }
+  /// See ModulePlan. Default: on GPUs the power of two below 1/128 of the memory, 256 MiB to 1 GiB:
+  /// the head's products have more rows then, and its weight's gradient is read and written less
+  /// often (cost_models/h200_runs.md).
+  int64_t LogitsChunkBytesOn(const Machine& machine) const;
   std::optional<planner::Recompute> HeldRecompute() const;
   std::optional<planner::Sharding> HeldSharding() const;
   std::optional<bool> HeldSequenceParallel() const;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "planner/space/legal.h"
 #include "tools/table.h"
@@ -99,10 +100,12 @@ Result<std::unique_ptr<planner::stack::StackStageCosts>> StackCostsFor(
                        ": found a cluster of CPU ranks; allowed: GPU clusters; leave --stack out "
                        "for CPU ranks");
   }
-  if (options.tensor_chunks) {
-    return Unsupported(fmt::format(
-        "--tensor-chunks {}: found --stack {}; allowed: stack meshwright; leave one of them out",
-        *options.tensor_chunks, options.stack));
+  for (const auto& [option, value] : {std::pair{"--tensor-chunks", options.tensor_chunks},
+                                      {"--logits-chunk", options.logits_chunk_mib}}) {
+    if (!value) continue;
+    return Unsupported(
+        fmt::format("{} {}: found --stack {}; allowed: stack meshwright; leave one of them out",
+                    option, *value, options.stack));
   }
   if (model.modules.size() != 1) {
     return Unsupported(

@@ -26,6 +26,7 @@ constexpr int64_t kVocabQuantum = 128;
 // Beyond these, programs of all ranks take minutes to lower and simulate.
 constexpr int64_t kMostRanks = 4096;
 constexpr int64_t kMostPasses = 100'000;  // micro-batches x chunks
+constexpr int64_t kMostMib = int64_t{1} << 20;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 /// Whole numbers from 1 on with spaces between them; blank: none.
@@ -91,6 +92,8 @@ Result<Evaluation> EvaluateRow(const MeasuredRow& row, const RowCase& made,
   MW_ASSIGN_OR_RETURN(request.layers, Numbers(row, "stage_layers"));
   MW_ASSIGN_OR_RETURN(const std::vector<int64_t> chunks, Numbers(row, "tensor_chunks"));
   if (!chunks.empty()) request.tensor_chunks = chunks.front();
+  MW_ASSIGN_OR_RETURN(const std::vector<int64_t> logits, Numbers(row, "logits_chunk_mib"));
+  if (!logits.empty()) request.logits_chunk_bytes = std::min(logits.front(), kMostMib) << 20;
   planner::ModelSpec model;
   model.name = row.Text("model");
   model.modules = {made.inputs.module};

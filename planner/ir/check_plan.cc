@@ -186,6 +186,9 @@ void CheckModule(const Plan& plan, const ModulePlan& m, const ModuleSpec& spec,
     problems.Add("padded vocabulary {}: {} rounded up to a multiple of {} x tp {} is {}",
                  m.padded_vocab, spec.vocab, plan.vocab_quantum, m.tp, padded);
   }
+  if (m.logits_chunk_bytes < 1) {
+    problems.Add("chunk of logits: found {} bytes, needs at least 1", m.logits_chunk_bytes);
+  }
   if (static_cast<int64_t>(m.recompute.size()) != m.pp) {
     problems.Add("recompute: {} values, expected one a stage ({})", m.recompute.size(), m.pp);
   }

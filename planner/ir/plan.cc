@@ -119,6 +119,7 @@ uint64_t Fingerprint(const Plan& plan) {
       h.Add(v);
     }
     if (m.tensor_chunks > 1) h.Add(m.tensor_chunks);
+    if (m.logits_chunk_bytes != kLogitsChunkBytes) h.Add(m.logits_chunk_bytes);
     for (const LayerRange& r : m.chunks) h.Add(r.first_layer).Add(r.layer_count);
     for (Recompute r : m.recompute) h.Add(static_cast<int64_t>(r));
   }

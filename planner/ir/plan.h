@@ -34,6 +34,10 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
+/// Of plans that do not say: keeps the head's products large enough for a GPU with a vocabulary of
+/// 128 k, at little memory.
+inline constexpr int64_t kLogitsChunkBytes = int64_t{256} << 20;
+
 /// How one module is split. Rank = rank_offset + tp_i + tp*(cp_i + cp*(ep_i + ep*(dp_i +
 /// dp*pp_i))): axes tp, cp, ep, dp, pp, the first varying fastest (parallelism.md section 1).
 struct ModulePlan {
@@ -57,6 +61,9 @@ struct ModulePlan {
   int64_t kv_copies = 1;             ///< tensor ranks that hold the same key-value head
   int64_t padded_vocab = 0;          ///< vocab rounded up to a multiple of vocab_quantum * tp
   int64_t bucket_elements = 0;       ///< target size of a gradient bucket, in elements
+  /// The head's rows go in chunks of at most this many bytes of logits a rank, forward and
+  /// backward.
+  int64_t logits_chunk_bytes = kLogitsChunkBytes;
   friend bool operator==(const ModulePlan&, const ModulePlan&) = default;
 
   int64_t ranks() const { return tp * cp * ep * dp * pp; }

@@ -97,6 +97,7 @@ Ordered WriteModule(const ModulePlan& m) {
   for (const ModuleField& f : kModuleFields) json[f.name] = m.*f.member;
   json["sequence_parallel"] = m.sequence_parallel;
   if (m.tensor_chunks > 1) json["tensor_chunks"] = m.tensor_chunks;
+  if (m.logits_chunk_bytes != kLogitsChunkBytes) json["logits_chunk_bytes"] = m.logits_chunk_bytes;
   json["zero"] = ToString(m.sharding);
   json["chunks"] = Ordered::array();
   for (const LayerRange& r : m.chunks) json["chunks"].push_back({r.first_layer, r.layer_count});
@@ -135,9 +136,10 @@ ModulePlan ReadModule(const Json& json, const std::string& path, Problems& probl
                  fmt::format("tp x cp x ep x dp x pp up to {}", plan_json::kMostRanks));
   }
   m.sequence_parallel = object.Flag("sequence_parallel");
-  // Plans of before this field have no chunks.
-  if (json.is_object() && json.contains("tensor_chunks")) {
-    m.tensor_chunks = object.Integer("tensor_chunks", 1, 64);
+  const auto has = [&](const char* key) { return json.is_object() && json.contains(key); };
+  if (has("tensor_chunks")) m.tensor_chunks = object.Integer("tensor_chunks", 1, 64);
+  if (has("logits_chunk_bytes")) {
+    m.logits_chunk_bytes = object.Integer("logits_chunk_bytes", 1, kMostBytesOfMemory);
   }
   m.sharding = object.Choice<Sharding>("zero", ParseSharding);
   object.List("chunks", kMostStages * 16, [&](const Json& element, const std::string& at) {

@@ -71,6 +71,14 @@ void HashProgram(Hasher& h, const RankProgram& p) {
 
 }  // namespace
 
+bool FirstOnStream(const Block& block, size_t index) {
+  const StreamId stream = block.ops[index].stream;
+  for (size_t i = 0; i < index; ++i) {
+    if (block.ops[i].stream == stream) return false;
+  }
+  return true;
+}
+
 std::string ToString(TaskKind kind) {
   static constexpr std::array<const char*, 11> names = {
       "LoadBatch",   "CountTokens",  "Forward",  "Backward", "Send",    "Recv",

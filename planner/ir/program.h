@@ -35,8 +35,12 @@ struct Block {
   friend bool operator==(const Block&, const Block&) = default;
 };
 
-/// A block bound to memory and to events beyond it. `waits` gate the first op, `signals` are
-/// recorded on the stream of the last op once that op has completed.
+/// Whether no op of the block comes before op `index` on its stream.
+bool FirstOnStream(const Block& block, size_t index);
+
+/// A block bound to memory and to events beyond it. `waits`, for records of before the instance,
+/// gate the first op of every stream; `signals` are recorded on the stream of the last op once that
+/// op has completed.
 struct Instance {
   int32_t block = 0;
   int64_t layer = -1;  ///< global layer index of a layer item, else -1

@@ -178,9 +178,10 @@ class HeadStep {
 int64_t HeadRowChunks(const SplitFacts& split) {
   const int64_t logits = split.sequence * split.micro_batch * (split.padded_vocab / split.tp) *
                          SizeOf(split.dtypes.compute);
+  constexpr int64_t kMostChunks = 1024;  // a block has six ops a chunk
   int64_t chunks = 1;
-  while (logits / chunks > kLogitsChunkBytes && split.sequence % (2 * chunks) == 0 &&
-         split.sequence / (2 * chunks) >= 64) {
+  while (logits / chunks > split.logits_chunk_bytes && chunks < kMostChunks &&
+         split.sequence % (2 * chunks) == 0) {
     chunks *= 2;
   }
   return chunks;

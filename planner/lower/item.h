@@ -43,6 +43,7 @@ struct SplitFacts {
   int64_t tensor_position = 0;  ///< rank in the tensor group, where programs differ by it
   int64_t kv_copies = 1;
   int64_t padded_vocab = 0;
+  int64_t logits_chunk_bytes = kLogitsChunkBytes;  ///< see ModulePlan
   int64_t sequence = 0;
   int64_t micro_batch = 0;
   DTypePolicy dtypes;

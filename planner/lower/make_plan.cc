@@ -85,6 +85,7 @@ Result<Plan> MakePlan(const ModelSpec& model, const SplitRequest& r) {
   }
   const int64_t quantum = r.vocab_quantum * r.tp;
   m.padded_vocab = (spec.vocab + quantum - 1) / quantum * quantum;
+  m.logits_chunk_bytes = r.logits_chunk_bytes;
   m.bucket_elements =
       r.bucket_elements > 0 ? r.bucket_elements : std::max<int64_t>(40'000'000, 1'000'000 * r.dp);
   std::vector<int64_t> layers = r.layers;

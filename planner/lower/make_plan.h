@@ -27,6 +27,7 @@ struct SplitRequest {
   bool deterministic = false;  ///< see Plan::deterministic
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   int64_t vocab_quantum = 1;    ///< vocabulary is padded to a multiple of this times tp
+  int64_t logits_chunk_bytes = kLogitsChunkBytes;  ///< see ModulePlan
   int64_t bucket_elements = 0;  ///< 0: max(40e6, 1e6 dp) (parallelism.md 8.1)
 };
 

@@ -56,6 +56,7 @@ class SliceOverlapper {
         graph_.nodes.push_back(nodes_[i]);
       }
     }
+    for (const auto& [i, scatter] : scatters_) CoverScatter(scatter);
   }
 
  private:
@@ -226,6 +227,26 @@ class SliceOverlapper {
     } else {
       scatter.own = New(whole, ".own");
       Emit(node, rows, own, scatter.own);
+    }
+  }
+
+  /// What adds to a received slice lets the next weight gradient go first, which needs no traffic;
+  /// not one that goes beside later swaps.
+  void CoverScatter(const Scatter& scatter) {
+    auto& nodes = graph_.nodes;
+    const int received = graph_.tensor(scatter.received).storage;
+    const auto adds = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) {
+      return node.kind != OpKind::kSwap &&
+             std::any_of(node.operands.begin(), node.operands.end(), [&](const Operand& o) {
+               return o.tensor >= 0 && graph_.tensor(o.tensor).storage == received;
+             });
+    });
+    for (auto w = adds; w != nodes.end() && w->attributes.communicator != 0; ++w) {
+      if (w->kind != OpKind::kLinearWeightGrad) continue;
+      if (std::none_of(adds, w, [&](const Node& before) { return Touches(*w, before); })) {
+        std::rotate(adds, w, w + 1);
+      }
+      return;
     }
   }
 

@@ -50,9 +50,9 @@ int RowChunk(Graph& graph, int whole, int64_t chunk, int64_t chunks);
 /// The head's forward, loss and backward as one graph (row-chunked), from the sharded head.
 Graph BuildHeadStep(const SplitFacts& split, const ItemParameters& parameters, bool first,
                     int64_t row_chunks);
-/// Row chunks of the head so that one chunk of logits stays within `kLogitsChunkBytes`.
+/// Row chunks of the head so that one chunk of logits stays within the split's bytes for it, as far
+/// as the sequence can be halved; at most 1024.
 int64_t HeadRowChunks(const SplitFacts& split);
-inline constexpr int64_t kLogitsChunkBytes = int64_t{256} << 20;
 
 /// Event registers of every block: the end of its tensor and compute work, for the next block.
 inline constexpr EventId kTensorDone = 0;

@@ -60,8 +60,6 @@ class Placer {
           }
         }
       }
-      // What gates the block gates its first op: the other stream begins after that.
-      if (last_on[stream] < 0 && j > 0) needed = std::max(needed, 0);
       if (needed > clock[other]) {
         waits_[j].push_back(needed);
         const Clock& seen = clocks_[static_cast<size_t>(needed)];

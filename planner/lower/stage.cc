@@ -97,6 +97,7 @@ SplitFacts SplitOf(const Plan& plan, size_t module, int64_t stage, int64_t posit
   split.tensor_position = position;
   split.kv_copies = m.kv_copies;
   split.padded_vocab = m.padded_vocab;
+  split.logits_chunk_bytes = m.logits_chunk_bytes;
   split.sequence = plan.sequence;
   split.micro_batch = plan.micro_batch;
   split.dtypes = PolicyOf(plan.dtype);

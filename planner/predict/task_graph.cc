@@ -167,25 +167,30 @@ class Builder {
   }
 
   /// Nodes of other streams that the op waits for.
-  void CollectWaits(const ClassState& state, const Instance& instance, const Op& op, bool first) {
+  void CollectWaits(const ClassState& state, const Op& op, bool first) {
     waits_.clear();
-    const auto wait = [&](EventId e) {
-      const Record& record = state.events[static_cast<size_t>(e)];
+    const auto wait = [&](const Record& record) {
       if (record.node < 0 || record.stream == op.stream) return;
       if (std::find(waits_.begin(), waits_.end(), record.node) == waits_.end()) {
         waits_.push_back(record.node);
       }
     };
-    if (first) std::for_each(instance.waits.begin(), instance.waits.end(), wait);
-    std::for_each(op.waits.begin(), op.waits.end(), wait);
+    if (first) std::for_each(gate_.begin(), gate_.end(), wait);
+    for (const EventId e : op.waits) wait(state.events[static_cast<size_t>(e)]);
   }
 
   Status AddOp(ClassState& state, const Instance& instance, const Block& block, TaskGraphEntry at) {
     const Op& op = block.ops[static_cast<size_t>(at.op)];
     const auto stream = static_cast<size_t>(op.stream);
-    const bool first = at.op == 0;
+    if (at.op == 0) {
+      gate_.clear();
+      for (const EventId e : instance.waits) {
+        gate_.push_back(state.events[static_cast<size_t>(e)]);
+      }
+    }
+    const bool first = !gate_.empty() && FirstOnStream(block, static_cast<size_t>(at.op));
     const bool last = &op == &block.ops.back();
-    CollectWaits(state, instance, op, first);
+    CollectWaits(state, op, first);
     const bool records = op.signal >= 0 || (last && !instance.signals.empty());
     const bool communicates = IsCollective(op.kind) || IsMessage(op.kind);
     if (communicates) {
@@ -284,6 +289,7 @@ class Builder {
   std::vector<std::vector<std::vector<NodePrice>>> prices_of_program_;
   std::vector<std::vector<NodeId>> rendezvous_;  ///< channel -> nodes in order
   std::map<size_t, cost::PathFacts> paths_;      ///< by channel
+  std::vector<Record> gate_;                     ///< what the instance at hand waits for
   std::vector<NodeId> waits_;                    ///< of the op at hand
 };
 

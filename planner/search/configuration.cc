@@ -169,6 +169,8 @@ Status CheckOptions(const ModelSpec& model, const SearchOptions& o) {
   MW_RETURN_IF_ERROR(range("global batch", o.global_batch, 1, kMostSamples));
   MW_RETURN_IF_ERROR(range("sequence", o.sequence, 0, kMostTokens));
   MW_RETURN_IF_ERROR(range("vocabulary quantum", o.vocab_quantum, 1, kMostSamples));
+  MW_RETURN_IF_ERROR(
+      range("bytes of a chunk of logits", o.logits_chunk_bytes, 1, int64_t{1} << 40));
   MW_RETURN_IF_ERROR(range("bucket elements", o.bucket_elements, 0, int64_t{1} << 40));
   MW_RETURN_IF_ERROR(range("top", o.top, 1, 1000));
   MW_RETURN_IF_ERROR(range("threads", o.threads, 1, 256));
@@ -236,6 +238,7 @@ Status WhyNoneIsLegal(const ModelSpec& model, const SearchOptions& o, int64_t gp
   r.tensor_chunks = o.tensor_chunks.value_or(1);
   r.layers = o.layers;
   r.vocab_quantum = o.vocab_quantum;
+  r.logits_chunk_bytes = o.logits_chunk_bytes;
   const Result<Plan> plan = MakePlan(model, r);
   if (!plan.ok()) why.push_back(plan.status().message());
   if (why.empty()) {

@@ -59,6 +59,7 @@ Plan Context::Skeleton(const Configuration& c) const {
   m.sharding = c.sharding;
   m.kv_copies = KeyValueCopies(module(), c.tp);
   m.padded_vocab = lower::RoundUp(module().vocab, options_.vocab_quantum * c.tp);
+  m.logits_chunk_bytes = options_.logits_chunk_bytes;
   m.bucket_elements = options_.bucket_elements > 0
                           ? options_.bucket_elements
                           : std::max<int64_t>(40'000'000, 1'000'000 * c.dp);

@@ -49,6 +49,7 @@ struct SearchOptions {
   bool deterministic = false;   ///< see Plan::deterministic
   int64_t vocab_quantum = 1;    ///< vocabulary is padded to a multiple of this times tp
   int64_t bucket_elements = 0;  ///< 0: the default of MakePlan
+  int64_t logits_chunk_bytes = kLogitsChunkBytes;  ///< see ModulePlan
 
   // Axes held at a value; the others are searched.
   std::optional<int64_t> tp, cp, ep, pp, virtual_stages, dp, micro_batch;

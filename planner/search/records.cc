@@ -187,6 +187,7 @@ Result<Plan> PlanOf(Context& context, const Record& record) {
   r.optimizer = o.optimizer;
   r.deterministic = o.deterministic;
   r.vocab_quantum = o.vocab_quantum;
+  r.logits_chunk_bytes = o.logits_chunk_bytes;
   r.bucket_elements = o.bucket_elements;
   for (int64_t chunk = 0; chunk < c.virtual_stages; ++chunk) {
     for (const StageChoice& stage : record.solution->stages) {

@@ -45,8 +45,8 @@ class OrderBuilder {
       After(i, order_.last_on_stream[slot]);
     } else {
       AddSource(i, {BlockOrder::Source::Kind::kStream, op.stream, {}});
+      AddSource(i, {BlockOrder::Source::Kind::kInstanceWaits, 0, {}});
     }
-    if (i == 0) AddSource(i, {BlockOrder::Source::Kind::kInstanceWaits, 0, {}});
     BlockOrder::Source outside{BlockOrder::Source::Kind::kEvents, 0, {}};
     for (EventId e : op.waits) {
       if (const auto record = recorded_.find(e); record != recorded_.end()) {

@@ -91,6 +91,8 @@ class OpRaces {
     const Instance& instance = InstanceAt(program_, event.place);
     const Block& block = BlockAt(program_, event.place);
     Clock last;
+    Clock gate(streams_.size(), 0);
+    for (EventId e : instance.waits) Join(gate, registers_[static_cast<size_t>(e)]);
     for (size_t i = 0; i < block.ops.size(); ++i) {
       const Op& op = block.ops[i];
       event.place.op = static_cast<int32_t>(i);
@@ -98,9 +100,7 @@ class OpRaces {
       event.position = ++counts_[static_cast<size_t>(op.stream)];
       Clock& clock = streams_[static_cast<size_t>(op.stream)];
       for (EventId e : op.waits) Join(clock, registers_[static_cast<size_t>(e)]);
-      if (i == 0) {
-        for (EventId e : instance.waits) Join(clock, registers_[static_cast<size_t>(e)]);
-      }
+      if (FirstOnStream(block, i)) Join(clock, gate);
       if (auto found = Access(event, clock)) return found;
       clock[static_cast<size_t>(op.stream)] = event.position;
       if (op.signal >= 0) registers_[static_cast<size_t>(op.signal)] = clock;

@@ -19,7 +19,7 @@ bool Fits(const RankSetup& setup, const IssuedOp& op) {
 }
 
 bool Waits(const IssuedOp& op) {
-  return !op.op->waits.empty() || (op.first_of_instance && !op.instance->waits.empty());
+  return !op.op->waits.empty() || op.takes_waits;
 }
 bool Signals(const IssuedOp& op) {
   return op.op->signal >= 0 || (op.last_of_instance && !op.instance->signals.empty());

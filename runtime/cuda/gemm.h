@@ -44,8 +44,8 @@ class GemmEngine {
   Status Prepare(std::span<const GemmKey> keys);
   Status Prepare(const OpCall& call);
 
-  /// Times the proposals afresh, whatever is known, and takes the best: of those about as fast alone
-  /// the one that is fastest under load (GemmTuner::FastestSustained).
+  /// Times the proposals afresh, whatever is known, and takes the best: of those about as fast
+  /// alone the one that is fastest under load (GemmTuner::FastestSustained).
   Status Tune(std::span<const GemmKey> keys);
 
   /// Enqueues a product. One that is not prepared takes its known choice or the heuristics' first

@@ -39,9 +39,9 @@ class GemmTuner {
   /// What Tune chooses from: the best few and the first proposal, in order of time, cold L2.
   Result<std::vector<GemmChoice>> Finalists(cublasLtHandle_t handle, const GemmProblem& problem);
 
-  /// Of finalists that are about as fast alone, the one that is fastest once the power limit has set
-  /// the clock, as in a training step: the one that takes the least energy. Its `seconds` stay those
-  /// of the fastest alone. Takes 0.2 s for each of up to four; short products keep the first.
+  /// Of finalists that are about as fast alone, the one that is fastest once the power limit has
+  /// set the clock, as in a training step: the one that takes the least energy. Its `seconds` stay
+  /// those of the fastest alone. Takes 0.2 s for each of up to four; short products keep the first.
   Result<GemmChoice> FastestSustained(cublasLtHandle_t handle, const GemmProblem& problem,
                                       std::span<const GemmChoice> finalists);
 

@@ -106,5 +106,43 @@ TEST(Lower, SwapsOfGradientsGoBesideProductsThatDoNotNeedThem) {
       << "the own rows need no traffic";
 }
 
+TEST(Lower, BackwardBeginsWithoutWaitingForASwap) {
+  for (const int64_t chunks : {2, 4}) {
+    for (const RankProgram& p : ProgramsInSlices(chunks)) {
+      for (const Block& block : p.blocks) {
+        if (!block.name.starts_with("layer.0/backward")) continue;
+        ASSERT_EQ(block.ops.front().kind, OpKind::kSwap) << block.name;
+        const auto first = std::find_if(block.ops.begin(), block.ops.end(),
+                                        [](const Op& op) { return op.stream == kComputeStream; });
+        EXPECT_EQ(first->waits, std::vector<EventId>{0}) << "traffic of the block before";
+      }
+    }
+  }
+}
+
+TEST(Lower, AWeightGradientFillsTheWaitForTheLastSwap) {
+  for (const int64_t chunks : {2, 4}) {
+    for (const RankProgram& p : ProgramsInSlices(chunks)) {
+      for (const Block& block : p.blocks) {
+        if (!block.name.starts_with("layer.0/backward")) continue;
+        const auto of = [](OpKind kind) {
+          return [kind](const Op& op) { return op.kind == kind; };
+        };
+        const auto last = [&](const auto& is) {
+          return std::find_if(block.ops.rbegin(), block.ops.rend(), is);
+        };
+        const auto swap = last(of(OpKind::kSwap));
+        const auto gradient = last(of(OpKind::kLinearWeightGrad));
+        const auto adds = std::find_if(swap.base(), block.ops.end(), [&](const Op& op) {
+          return std::find(op.waits.begin(), op.waits.end(), swap->signal) != op.waits.end();
+        });
+        ASSERT_NE(adds, block.ops.end()) << block.name;
+        EXPECT_LT(&*swap, &*gradient) << block.name;
+        EXPECT_LT(&*gradient, &*adds) << block.name;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace meshwright::planner

@@ -304,6 +304,32 @@ TEST(Lower, ChunksOfTensorTrafficNeedAllReduces) {
   refused("divide the sequence 16");
 }
 
+TEST(Lower, TheHeadGoesInChunksOfLogits) {
+  SplitRequest r;
+  r.tp = 2;
+  r.global_batch = 2;
+  r.micro_batch = 2;
+  r.sequence = 16;
+  r.device = topologies::DeviceKind::kGpu;
+  r.dtype = DType::kBf16;
+  const auto count = [&](int64_t bytes) {
+    r.logits_chunk_bytes = bytes;
+    const Programs programs = Lower(MakePlan(testing::SmallLlama(), r).value()).value();
+    for (const Block& block : programs.programs.front().blocks) {
+      if (block.name != "head/backward") continue;
+      return std::count_if(block.ops.begin(), block.ops.end(),
+                           [](const Op& op) { return op.kind == OpKind::kCrossEntropyGrad; });
+    }
+    return std::ptrdiff_t{0};
+  };
+  // Logits of a rank: 16 x 2 rows of half of the vocabulary, 2 bytes each.
+  const int64_t logits = 16 * 2 * testing::SmallLlama().modules.front().vocab / 2 * 2;
+  EXPECT_EQ(count(logits), 1);
+  EXPECT_EQ(count(logits - 1), 2);
+  EXPECT_EQ(count(logits / 4), 4);
+  EXPECT_EQ(count(1), 16) << "a position at least";
+}
+
 TEST(Lower, SamePlanSameFingerprint) {
   SplitRequest r;
   r.tp = 2;

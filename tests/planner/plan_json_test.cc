@@ -68,6 +68,20 @@ TEST(PlanJson, KeepsDeterministicRuns) {
               HasSubstr("deterministic"));
 }
 
+TEST(PlanJson, ChunksOfLogitsAreOfThePlan) {
+  Plan plan = SamplePlan();
+  EXPECT_THAT(WritePlanJson(plan), Not(HasSubstr("logits_chunk_bytes")))
+      << "as of before the field";
+  plan.modules.front().logits_chunk_bytes = 1 << 30;
+  EXPECT_NE(Fingerprint(plan), Fingerprint(SamplePlan()));
+  const auto again = ParsePlanJson(WritePlanJson(plan), "p.json");
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(*again, plan);
+  EXPECT_THAT(
+      ErrorOf(Edited("\"zero\": \"none\"", "\"logits_chunk_bytes\": 0, \"zero\": \"none\"")),
+      HasSubstr("modules[0].logits_chunk_bytes: found 0"));
+}
+
 TEST(PlanJson, ReadsBackWhatItWrote) {
   const Plan plan = SamplePlan();
   const auto again = ParsePlanJson(WritePlanJson(plan), "p.json");

@@ -282,6 +282,7 @@ class BruteForce {
         r.device = case_.cluster.Device(0).kind;
         r.optimizer = o.optimizer;
         r.vocab_quantum = o.vocab_quantum;
+        r.logits_chunk_bytes = o.logits_chunk_bytes;
         r.bucket_elements = o.bucket_elements;
         Grids(r);
       }

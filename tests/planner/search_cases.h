@@ -94,6 +94,7 @@ inline SplitRequest RandomSplit(Dice& dice, int64_t layers) {
   r.optimizer = dice.Coin() ? OptimizerKind::kAdamW : OptimizerKind::kSgd;
   r.vocab_quantum = dice.Pick({1, 8, 64});
   r.bucket_elements = dice.Pick({1, 3000, 20000, 10000000});
+  r.logits_chunk_bytes = dice.Pick({1, 4096, kLogitsChunkBytes});
   return r;
 }
 

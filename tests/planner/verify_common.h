@@ -119,6 +119,8 @@ inline RandomSplit Draw(std::mt19937& random, int64_t max_ranks) {
   r.dtype = static_cast<DType>(random() % 3);
   r.optimizer = random() % 4 == 0 ? OptimizerKind::kSgd : OptimizerKind::kAdamW;
   r.bucket_elements = pick({0, 1000, 20000, 100000});
+  if (r.bucket_elements == 1000) r.logits_chunk_bytes = 1;
+  if (r.bucket_elements == 20000) r.logits_chunk_bytes = 2048;
   return split;
 }
 

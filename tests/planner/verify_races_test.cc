@@ -152,6 +152,20 @@ TEST(Races, InstanceEventsGateTheFirstOpAndFollowTheLast) {
   EXPECT_TRUE(p.Check().ok());
 }
 
+TEST(Races, InstanceWaitsGateEveryStream) {
+  TinyProgram p(3);
+  p.Add("w", 0, kNone, kA).Add("other", 1, kNone, kNone).Add("r", 2, kA, kNone);
+  // The reader's block begins on another stream.
+  Block& block = p.program().blocks[2];
+  block.ops.insert(block.ops.begin(), p.program().blocks[1].ops.front());
+  EXPECT_FALSE(p.Check().ok());
+  p.program().tasks[0].instances[0].signals = {0};
+  p.program().tasks[0].instances[0].waits = {1};
+  p.program().tasks[2].instances[0].waits = {0};
+  p.program().tasks[2].instances[0].signals = {1};
+  EXPECT_TRUE(p.Check().ok());
+}
+
 TEST(Races, OneOpMayReadWhatItWrites) {
   EXPECT_TRUE(TinyProgram(1).Add("in place", 0, kA, kA).Check().ok());
 }

@@ -55,6 +55,7 @@ inline std::vector<Combination> AllCombinations(planner::DType dtype, int64_t se
             r.sequence = sequence;
             r.dtype = dtype;
             r.bucket_elements = 6000;  // several buckets a stage
+            if (option % 5 < 2) r.logits_chunk_bytes = 4096;  // 2 or 4 chunks of the head
             all.push_back(c);
           }
         }

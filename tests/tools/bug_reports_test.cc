@@ -99,6 +99,18 @@ TEST_F(BugReportTest, B25VocabularyIsPaddedAndHeadsAreNot) {
   EXPECT_THAT(heads.Json()["errors"][0].get<std::string>(), HasSubstr("64 attention heads"));
 }
 
+TEST_F(BugReportTest, ChunksOfLogitsGrowWithTheMemoryOfTheDevice) {
+  const auto bytes = [&](const std::string& where) {
+    const CliResult result = Estimate("--model gpt2 --gpus 1 --global-batch 8 " + where);
+    EXPECT_EQ(result.exit, 0) << result.err;
+    return result.Json()["split"]["logits_chunk_bytes"].get<int64_t>();
+  };
+  EXPECT_EQ(bytes("--cluster dgx-h200"), int64_t{1} << 30) << "141 GB / 128 down to a power of two";
+  EXPECT_EQ(bytes("--cluster dgx-h100"), int64_t{512} << 20) << "80 GB";
+  EXPECT_EQ(bytes("--cluster cpu"), int64_t{256} << 20);
+  EXPECT_EQ(bytes("--cluster dgx-h200 --logits-chunk 64"), int64_t{64} << 20);
+}
+
 TEST_F(BugReportTest, B62ZeroWithoutReplicasCutsNothing) {
   const CliResult result =
       Estimate("--model gpt2 --cluster dgx-h100 --tp 4 --gpus 4 --zero 1 --global-batch 8");

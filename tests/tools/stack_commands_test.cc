@@ -63,11 +63,14 @@ TEST_F(StackEstimateTest, EveryBrokenRuleIsNamedAtOnce) {
 }
 
 TEST_F(StackEstimateTest, WhatOnlyOurStackDoesIsRefusedForOthers) {
-  const CliResult result = Meshwright(
-      "estimate --model llama-3-8b --cluster dgx-h100 --global-batch 64 --tp 2 --stack megatron "
-      "--tensor-chunks 2");
-  EXPECT_EQ(result.exit, 1);
-  EXPECT_THAT(result.err, HasSubstr("allowed: stack meshwright"));
+  for (const char* option : {"--tensor-chunks 2", "--logits-chunk 64"}) {
+    const CliResult result = Meshwright(
+        std::string("estimate --model llama-3-8b --cluster dgx-h100 --global-batch 64 --tp 2 "
+                    "--stack megatron ") +
+        option);
+    EXPECT_EQ(result.exit, 1) << option;
+    EXPECT_THAT(result.err, HasSubstr("allowed: stack meshwright"));
+  }
 }
 
 TEST_F(StackEstimateTest, WhatOnlyForeignStacksDoIsRefusedForOurs) {
