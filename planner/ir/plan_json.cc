@@ -27,7 +27,6 @@ std::string Hex(uint64_t value) {
 }
 
 // --- members that are written and read alike
-// -------------------------------------------------------
 
 struct MemoryField {
   const char* name;
@@ -89,7 +88,6 @@ constexpr std::array<StepField, 5> kStepFields = {{
 }};
 
 // --- writing
-// ---------------------------------------------------------------------------------------
 
 Ordered WriteModule(const ModulePlan& m) {
   Ordered json;
@@ -120,7 +118,6 @@ Ordered WritePrediction(const Prediction& p) {
 }
 
 // --- reading
-// ---------------------------------------------------------------------------------------
 
 ModulePlan ReadModule(const Json& json, const std::string& path, Problems& problems) {
   Object object(json, path, problems);
