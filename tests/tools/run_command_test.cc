@@ -14,7 +14,9 @@ namespace {
 using nlohmann::json;
 using testing::AllOf;
 using testing::AnyOf;
+using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 
 using RunTest = CliTest;
 
@@ -90,6 +92,24 @@ TEST_F(RunTest, TwoThreadsTrainOnText) {
   // The recorded trace has the rows that simulation has.
   const json simulated = Meshwright("simulate " + plan + " --json --steps 3").Json();
   EXPECT_EQ(simulated["simulated"]["trace_rows"], last["trace_rows"]);
+}
+
+TEST_F(RunTest, TracesCanBeDrawn) {
+  if (Shell("python3 --version").exit != 0) GTEST_SKIP() << "no python3 here";
+  const std::string plan = TinyPlan("--gpus 2 --tp 1 --pp 2");
+  ASSERT_EQ(Meshwright("run " + plan + " --data mock --steps 2 --trace " + Path("t.json")).exit, 0);
+  const std::string draw = std::string("python3 ") + MESHWRIGHT_SOURCE_DIR +
+                           "/tools/trace_svg.py " + Path("t.json") + " --title 'a < b' -o " +
+                           Path("p.svg");
+  ASSERT_EQ(Shell(draw).exit, 0);
+  const std::string tasks = ReadFile(Path("p.svg"));
+  EXPECT_THAT(tasks, AllOf(HasSubstr("a &lt; b"), HasSubstr("Forward(0,0)"), HasSubstr("rank 1, ")));
+  ASSERT_EQ(Shell(draw + " --rows ops --ranks 1").exit, 0);
+  const std::string ops = ReadFile(Path("p.svg"));
+  EXPECT_THAT(ops, AllOf(HasSubstr("attention"), Not(HasSubstr("rank 0")), EndsWith("</svg>\n")));
+  const CliResult none = Shell(draw + " --ranks 7");
+  EXPECT_NE(none.exit, 0);
+  EXPECT_THAT(none.err, HasSubstr("no tasks of ranks [7]"));
 }
 
 TEST_F(RunTest, LossesDoNotDependOnTheSplitAndRepeatExactly) {
