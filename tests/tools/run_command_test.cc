@@ -103,7 +103,8 @@ TEST_F(RunTest, TracesCanBeDrawn) {
                            Path("p.svg");
   ASSERT_EQ(Shell(draw).exit, 0);
   const std::string tasks = ReadFile(Path("p.svg"));
-  EXPECT_THAT(tasks, AllOf(HasSubstr("a &lt; b"), HasSubstr("Forward(0,0)"), HasSubstr("rank 1, ")));
+  EXPECT_THAT(tasks,
+              AllOf(HasSubstr("a &lt; b"), HasSubstr("Forward(0,0)"), HasSubstr("rank 1, ")));
   ASSERT_EQ(Shell(draw + " --rows ops --ranks 1").exit, 0);
   const std::string ops = ReadFile(Path("p.svg"));
   EXPECT_THAT(ops, AllOf(HasSubstr("attention"), Not(HasSubstr("rank 0")), EndsWith("</svg>\n")));
