@@ -9,6 +9,7 @@ A row a rank and stream. Times in microseconds of the trace's clock; default: al
 import argparse
 import gzip
 import html
+import itertools
 import json
 
 WIDTH, LEFT, ROW, GAP, TOP = 1200, 170, 26, 6, 56  # pixels
@@ -55,17 +56,19 @@ def lanes_of(events, rows, ranks, streams):
 
 
 def tick(length):
-    """Microseconds between marks: 1, 2 or 5 times a power of ten, six to fifteen of them."""
-    step = 1.0
-    while length / step > 15:
-        step *= 2.5 if str(step)[0] == "2" else 2
-    return step
+    """Microseconds between marks: 1, 2 or 5 times a power of ten, at most fifteen of them."""
+    steps = (digit * 10.0**power for power in itertools.count(-3) for digit in (1, 2, 5))
+    return next(step for step in steps if length / step <= 15)
 
 
-def draw(lanes, names, begin, length, title, rows):
-    end = begin + length
-    lanes = {k: [b for b in v if b[1] > begin and b[0] < end] for k, v in lanes.items()}
-    lanes = {k: v for k, v in lanes.items() if v}
+def cut(lanes, begin, end):
+    """What lies in [begin, end) of the lanes that have anything there."""
+    parts = {lane: [b for b in boxes if b[1] > begin and b[0] < end] for lane, boxes in lanes.items()}
+    return {lane: boxes for lane, boxes in parts.items() if boxes}
+
+
+def draw(lanes, names, begin, end, title, rows):
+    length = end - begin
     used = {kind_of(b[2], rows) for boxes in lanes.values() for b in boxes}
     scale = (WIDTH - LEFT - 10) / length
     height = TOP + len(lanes) * (ROW + GAP) + 26
@@ -122,9 +125,12 @@ def main():
     if not lanes:
         parser.error(f"{a.trace}: no {a.rows} of ranks {sorted(ranks)}; allowed: what the trace has; ops are in those of run --trace")
     begin = min(b[0][0] for b in lanes.values()) if a.begin is None else a.begin
-    length = max(b[-1][1] for b in lanes.values()) - begin if a.length is None else a.length
+    end = max(b[-1][1] for b in lanes.values()) if a.length is None else begin + a.length
+    lanes = cut(lanes, begin, end)
+    if not lanes:
+        parser.error(f"nothing runs from {begin:.0f} to {end:.0f} us; leave out --begin and --length to see all")
     with open(a.output, "w") as file:
-        file.write(draw(lanes, names, begin, length, a.title, a.rows))
+        file.write(draw(lanes, names, begin, end, a.title, a.rows))
 
 
 if __name__ == "__main__":

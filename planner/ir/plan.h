@@ -34,8 +34,8 @@ struct LayerRange {
   friend bool operator==(const LayerRange&, const LayerRange&) = default;
 };
 
-/// Of plans that do not say: keeps the head's products large enough for a GPU with a vocabulary of
-/// 128 k, at little memory.
+/// Of plans that do not say: 1,024 rows of a vocabulary of 128 k in bf16. Large GPUs gain from more
+/// (cost_models/h200_runs.md).
 inline constexpr int64_t kLogitsChunkBytes = int64_t{256} << 20;
 
 /// How one module is split. Rank = rank_offset + tp_i + tp*(cp_i + cp*(ep_i + ep*(dp_i +
