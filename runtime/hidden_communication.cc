@@ -60,20 +60,6 @@ void ForEachOperation(const std::vector<OpTraceRow>& rows, const Use& use) {
 
 }  // namespace
 
-std::string TrafficName(StreamKind traffic) {
-  switch (traffic) {
-    case StreamKind::kTensor:
-      return "tensor";
-    case StreamKind::kData:
-      return "data";
-    case StreamKind::kEdge:
-      return "pipeline";
-    case StreamKind::kCompute:
-      break;
-  }
-  return "compute";
-}
-
 std::vector<CommunicationTime> HiddenCommunication(const std::vector<OpTraceRow>& rows) {
   int64_t first_step = rows.empty() ? 0 : rows.front().step;
   for (const OpTraceRow& row : rows) first_step = std::min(first_step, row.step);

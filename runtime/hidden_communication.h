@@ -18,8 +18,6 @@ struct CommunicationTime {
   /// 0..1; 0 without traffic.
   double hidden_share() const { return busy_s > 0 ? hidden_s / busy_s : 0.0; }
 };
-/// "tensor", "data" (gradients and parameters), "pipeline" (messages between stages).
-std::string TrafficName(planner::StreamKind traffic);
 
 /// Traffic of the first step in `rows`, by classes that occur in the order of StreamKind; with rows
 /// of the next step, too, what runs behind computation of that one (gathers of parameters) is seen.

@@ -103,14 +103,12 @@ void Replay(IssueOrder* order, std::vector<Dependency>* latest, bool keep) {
     issued.waits.push_back(d);
   };
   for (IssuedOp& issued : order->ops) {
-    if (keep && issued.first_of_instance) {
-      for (size_t i = 0; i < issued.block->ops.size(); ++i) {
-        IssuedOp& gated = order->ops[static_cast<size_t>(issued.index) + i];
-        if (!gated.takes_waits) continue;
-        for (EventId e : issued.instance->waits) wait(gated, e);
-      }
-    }
     if (keep) {
+      if (issued.first_of_instance) {
+        ForEachGated(order->ops, issued, [&](IssuedOp& gated) {
+          for (EventId e : gated.instance->waits) wait(gated, e);
+        });
+      }
       for (EventId e : issued.op->waits) wait(issued, e);
     }
     if (issued.op->signal >= 0) (*latest)[static_cast<size_t>(issued.op->signal)] = {issued.index};

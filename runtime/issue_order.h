@@ -35,6 +35,16 @@ struct IssuedOp {
 /// "task 7 (Forward(0,3)), op 12 (all_reduce)".
 std::string PlaceOf(const IssuedOp& op);
 
+/// use(op) for those of `ops`, a step's in issue order, that take the waits of the instance that
+/// begins with `first`.
+template <typename Ops, typename Use>
+void ForEachGated(Ops& ops, const IssuedOp& first, const Use& use) {
+  const auto begin = static_cast<size_t>(first.index);
+  for (size_t i = begin; i < begin + first.block->ops.size(); ++i) {
+    if (ops[i].takes_waits) use(ops[i]);
+  }
+}
+
 struct IssueOrder {
   std::vector<IssuedOp> ops;
   std::vector<bool> streams_used;  ///< by stream; the compute stream always

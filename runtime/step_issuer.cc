@@ -42,15 +42,6 @@ void StepIssuer::IssueGradientHook(const IssuedOp& before, int64_t step, StreamS
   sink.Record(stream, own + kHookDone);
 }
 
-/// The instance that begins with `first` waits on all of its streams.
-void StepIssuer::IssueGate(const IssuedOp& first, StreamSink& sink) const {
-  for (size_t i = 0; i < first.block->ops.size(); ++i) {
-    const IssuedOp& op = setup_.order.ops[static_cast<size_t>(first.index) + i];
-    if (!op.takes_waits) continue;
-    for (EventId e : first.instance->waits) sink.Wait(op.op->stream, e);
-  }
-}
-
 void StepIssuer::Issue(int64_t step, StreamSink& sink) const {
   const EventId own = setup_.context.program->events;
   bool hook_pending = hook_;
@@ -62,7 +53,11 @@ void StepIssuer::Issue(int64_t step, StreamSink& sink) const {
       IssueGradientHook(issued, step, sink);
       hook_pending = false;
     }
-    if (issued.first_of_instance) IssueGate(issued, sink);
+    if (issued.first_of_instance) {
+      ForEachGated(setup_.order.ops, issued, [&](const IssuedOp& gated) {
+        for (EventId e : gated.instance->waits) sink.Wait(gated.op->stream, e);
+      });
+    }
     for (EventId e : op.waits) sink.Wait(op.stream, e);
     const bool reads_scalars = setup_.reads_scalars[static_cast<size_t>(issued.index)];
     if (reads_scalars) sink.Wait(op.stream, own + kScalarsWritten);

@@ -27,7 +27,6 @@ class StepIssuer {
 
  private:
   void IssueBegin(int64_t step, StreamSink& sink) const;
-  void IssueGate(const IssuedOp& first, StreamSink& sink) const;
   void IssueGradientHook(const IssuedOp& before, int64_t step, StreamSink& sink) const;
 
   const RankSetup& setup_;

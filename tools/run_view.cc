@@ -31,7 +31,7 @@ std::string Deviation(double predicted, double measured) {
 json CommunicationJson(const std::vector<runtime::CommunicationTime>& times) {
   json list = json::array();
   for (const runtime::CommunicationTime& t : times) {
-    list.push_back({{"class", runtime::TrafficName(t.traffic)},
+    list.push_back({{"class", planner::TrafficName(t.traffic)},
                     {"busy_s", t.busy_s},
                     {"hidden_s", t.hidden_s},
                     {"hidden_share", t.hidden_share()}});
@@ -44,7 +44,7 @@ std::string CommunicationText(const std::vector<runtime::CommunicationTime>& tim
   if (times.empty()) return "";
   Table table({"communication of a step, all ranks", "on the wire", "hidden", "share"});
   for (const runtime::CommunicationTime& t : times) {
-    table.Row({runtime::TrafficName(t.traffic), SecondsText(t.busy_s), SecondsText(t.hidden_s),
+    table.Row({planner::TrafficName(t.traffic), SecondsText(t.busy_s), SecondsText(t.hidden_s),
                PercentText(t.hidden_share())});
   }
   return table.ToText(style);

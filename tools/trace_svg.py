@@ -37,6 +37,10 @@ def kind_of(name, rows):
     return next(kind for kind in KINDS[rows] if name.startswith(kind[1]))
 
 
+def numbers(text):
+    return {int(n) for n in text.split(",")}
+
+
 def read(path, packed):
     with (gzip.open if packed else open)(path, "rt") as file:
         return json.load(file)["traceEvents"]
@@ -112,16 +116,18 @@ def main():
     parser.add_argument("-o", "--output", required=True)
     parser.add_argument("--title", required=True)
     parser.add_argument("--rows", choices=("tasks", "ops"), default="tasks")
-    parser.add_argument("--ranks", default="")
-    parser.add_argument("--streams", default="", help="thread numbers of the trace; default: all")
+    parser.add_argument("--ranks", type=numbers, help="numbers with commas between them; default: all")
+    parser.add_argument("--streams", type=numbers, help="thread numbers of the trace; default: all")
     parser.add_argument("--begin", type=float, help="us; default: the first row's")
     parser.add_argument("--length", type=float, help="us; default: to the last row's end")
     parser.add_argument("--gzip", action="store_true", help="the trace is packed")
     a = parser.parse_args()
-    events = read(a.trace, a.gzip)
-    ranks = {int(r) for r in a.ranks.split(",")} if a.ranks else {e["pid"] for e in events}
-    streams = {int(s) for s in a.streams.split(",")} if a.streams else set()
-    lanes, names = lanes_of(events, a.rows, ranks, streams)
+    try:
+        events = read(a.trace, a.gzip)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        parser.error(f"{a.trace}: {error!r}; allowed: a file that --trace wrote, with --gzip a packed one")
+    ranks = a.ranks or {e["pid"] for e in events}
+    lanes, names = lanes_of(events, a.rows, ranks, a.streams)
     if not lanes:
         parser.error(f"{a.trace}: no {a.rows} of ranks {sorted(ranks)}; allowed: what the trace has; ops are in those of run --trace")
     begin = min(b[0][0] for b in lanes.values()) if a.begin is None else a.begin

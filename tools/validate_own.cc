@@ -93,7 +93,12 @@ Result<Evaluation> EvaluateRow(const MeasuredRow& row, const RowCase& made,
   MW_ASSIGN_OR_RETURN(const std::vector<int64_t> chunks, Numbers(row, "tensor_chunks"));
   if (!chunks.empty()) request.tensor_chunks = chunks.front();
   MW_ASSIGN_OR_RETURN(const std::vector<int64_t> logits, Numbers(row, "logits_chunk_mib"));
-  if (!logits.empty()) request.logits_chunk_bytes = std::min(logits.front(), kMostMib) << 20;
+  if (!logits.empty() && logits.front() > kMostMib) {
+    return InvalidInput(
+        fmt::format("row {} (line {}), column logits_chunk_mib: found {}; allowed: 1 to {} MiB",
+                    row.id, row.line, logits.front(), kMostMib));
+  }
+  if (!logits.empty()) request.logits_chunk_bytes = logits.front() << 20;
   planner::ModelSpec model;
   model.name = row.Text("model");
   model.modules = {made.inputs.module};

@@ -71,6 +71,20 @@ void HashProgram(Hasher& h, const RankProgram& p) {
 
 }  // namespace
 
+std::string TrafficName(StreamKind traffic) {
+  switch (traffic) {
+    case StreamKind::kTensor:
+      return "tensor";
+    case StreamKind::kData:
+      return "data";
+    case StreamKind::kEdge:
+      return "pipeline";
+    case StreamKind::kCompute:
+      break;
+  }
+  return "compute";
+}
+
 bool FirstOnStream(const Block& block, size_t index) {
   const StreamId stream = block.ops[index].stream;
   for (size_t i = 0; i < index; ++i) {

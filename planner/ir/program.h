@@ -88,6 +88,8 @@ struct Bucket {
 };
 
 enum class StreamKind : uint8_t { kCompute, kTensor, kData, kEdge };
+/// "tensor", "data", "pipeline" for traffic, "compute" for the rest.
+std::string TrafficName(StreamKind kind);
 struct StreamInfo {
   std::string name;
   StreamKind kind = StreamKind::kCompute;

@@ -64,18 +64,8 @@ namespace {
 
 constexpr int kFirstOpThread = 1000;  // beyond the streams
 
-const char* OpThread(StreamKind kind) {
-  switch (kind) {
-    case StreamKind::kTensor:
-      return "ops: tensor traffic";
-    case StreamKind::kData:
-      return "ops: data traffic";
-    case StreamKind::kEdge:
-      return "ops: messages";
-    case StreamKind::kCompute:
-      break;
-  }
-  return "ops: compute";
+std::string OpThread(StreamKind kind) {
+  return "ops: " + TrafficName(kind) + (kind == StreamKind::kCompute ? "" : " traffic");
 }
 
 /// By rank, what ops' times lack to those of tasks.

@@ -1,6 +1,5 @@
 #include "runtime/cuda/gemm.h"
 
-#include <cstring>
 #include <utility>
 
 #include "runtime/cuda/cuda_device.h"
@@ -34,8 +33,7 @@ Status GemmEngine::PlanByChoice(const GemmKey& key) {
   if (known == choices_.end()) return NotFound("no choice for product " + ToString(key));
   Plan plan;
   MW_ASSIGN_OR_RETURN(plan.problem, GemmProblem::Create(key));
-  static_assert(sizeof(plan.algorithm) == sizeof(known->second.algorithm));
-  std::memcpy(&plan.algorithm, known->second.algorithm.data(), sizeof(plan.algorithm));
+  plan.algorithm = AlgorithmOf(known->second);
   const Result<int64_t> needed = plan.problem->Check(handle_, plan.algorithm);
   if (!needed.ok() || *needed > device_.workspace_cap()) {
     return NotFound("the choice for product " + ToString(key) + " cannot run here");

@@ -17,7 +17,6 @@
 namespace meshwright::runtime::cuda {
 
 class CudaDevice;
-class GemmTuner;
 
 /// Not thread-safe: one thread issues. The algorithms' workspace is the stream's scratch
 /// (CudaDevice::workspace), one product at a time on a stream.

@@ -1,5 +1,6 @@
 #include "runtime/cuda/gemm_problem.h"
 
+#include <cstring>
 #include <string>
 
 namespace meshwright::runtime::cuda {
@@ -59,6 +60,13 @@ Status SetPreferences(cublasLtMatmulPreference_t preference, const GemmKey& key,
 }
 
 }  // namespace
+
+cublasLtMatmulAlgo_t AlgorithmOf(const GemmChoice& choice) {
+  cublasLtMatmulAlgo_t algorithm;
+  static_assert(sizeof(algorithm) == sizeof(choice.algorithm));
+  std::memcpy(&algorithm, choice.algorithm.data(), sizeof(algorithm));
+  return algorithm;
+}
 
 Status CublasLtStatus(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return Status::Ok();

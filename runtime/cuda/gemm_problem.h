@@ -24,6 +24,9 @@ struct GemmOperands {
   const void* bias = nullptr;
 };
 
+/// A choice's words as cuBLASLt takes them.
+cublasLtMatmulAlgo_t AlgorithmOf(const GemmChoice& choice);
+
 class GemmProblem {
  public:
   /// kUnsupported for dtypes other than bf16 (into bf16 or fp32) and fp32.

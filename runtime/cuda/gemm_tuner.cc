@@ -19,11 +19,12 @@ constexpr int kFinalists = 4;
 constexpr int64_t kPatternBytes = int64_t{8} << 20;
 constexpr int kMaxRuns = 32;  // events of one series
 
-// Of FastestSustained. The power limit of an H200 sets the clock within about a tenth of a second.
+// Of FastestSustained. Series of 0.1 s choose well on an H200, series of 12 ms in turns did not
+// (cost_models/h200_runs.md).
 constexpr double kSettleSeconds = 0.1;
 constexpr size_t kSustained = 4;
 constexpr double kClose = 1.05;                // to the fastest alone
-constexpr double kLeastSustainedFlops = 2e10;  // shorter products draw less than the limit
+constexpr double kLeastSustainedFlops = 2e10;  // a step spends little on shorter ones
 
 int64_t RoundUp(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
@@ -161,6 +162,14 @@ GemmOperands GemmTuner::SlotAt(const Slots& slots, int64_t index) const {
           in + slots.bias};
 }
 
+Status GemmTuner::RunNext(cublasLtHandle_t handle, const GemmProblem& problem, const Slots& slots,
+                          const cublasLtMatmulAlgo_t& algorithm) {
+  const GemmOperands operands = SlotAt(slots, next_slot_++ % slots.count);
+  return CublasLtStatus(problem.Run(handle, algorithm, operands, workspace_.data,
+                                    options_.workspace_bytes, stream_),
+                        "cublasLtMatmul");
+}
+
 Status GemmTuner::TimeRuns(cublasLtHandle_t handle, const GemmProblem& problem, const Slots& slots,
                            const cublasLtMatmulAlgo_t& algorithm, int runs,
                            std::vector<double>* seconds) {
@@ -168,11 +177,8 @@ Status GemmTuner::TimeRuns(cublasLtHandle_t handle, const GemmProblem& problem, 
   // While this is written, the host gets ahead, so that no launch is waited for. It clears L2 too.
   MW_CUDA_CALL(cudaMemsetAsync(delay_.data, 0, static_cast<size_t>(delay_.bytes), stream_));
   for (int i = 0; i < runs; ++i) {
-    const GemmOperands operands = SlotAt(slots, next_slot_++ % slots.count);
     MW_CUDA_CALL(cudaEventRecord(events_[static_cast<size_t>(2 * i)], stream_));
-    MW_RETURN_IF_ERROR(CublasLtStatus(problem.Run(handle, algorithm, operands, workspace_.data,
-                                                  options_.workspace_bytes, stream_),
-                                      "cublasLtMatmul"));
+    MW_RETURN_IF_ERROR(RunNext(handle, problem, slots, algorithm));
     MW_CUDA_CALL(cudaEventRecord(events_[static_cast<size_t>(2 * i + 1)], stream_));
   }
   MW_CUDA_CALL(cudaStreamSynchronize(stream_));
@@ -243,16 +249,12 @@ Result<std::vector<GemmChoice>> GemmTuner::Finalists(cublasLtHandle_t handle,
 
 Result<double> GemmTuner::SustainedSeconds(cublasLtHandle_t handle, const GemmProblem& problem,
                                            const Slots& slots, const GemmChoice& choice) {
-  cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, choice.algorithm.data(), sizeof(algorithm));
+  const cublasLtMatmulAlgo_t algorithm = AlgorithmOf(choice);
   const int runs = 1 + static_cast<int>(kSettleSeconds / choice.seconds);
   for (size_t part = 0; part < 2; ++part) {  // the clock settles in the first
     MW_CUDA_CALL(cudaEventRecord(events_[part], stream_));
     for (int i = 0; i < runs; ++i) {
-      const GemmOperands operands = SlotAt(slots, next_slot_++ % slots.count);
-      MW_RETURN_IF_ERROR(CublasLtStatus(problem.Run(handle, algorithm, operands, workspace_.data,
-                                                    options_.workspace_bytes, stream_),
-                                        "cublasLtMatmul"));
+      MW_RETURN_IF_ERROR(RunNext(handle, problem, slots, algorithm));
     }
   }
   MW_CUDA_CALL(cudaEventRecord(events_[2], stream_));
@@ -285,8 +287,7 @@ Result<double> GemmTuner::Time(cublasLtHandle_t handle, const GemmProblem& probl
                                const GemmChoice& choice, int runs) {
   const Slots slots = SlotsOf(problem.key());
   MW_RETURN_IF_ERROR(Reserve(slots).WithContext("product " + ToString(problem.key())));
-  cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, choice.algorithm.data(), sizeof(algorithm));
+  const cublasLtMatmulAlgo_t algorithm = AlgorithmOf(choice);
   std::vector<double> seconds;
   MW_RETURN_IF_ERROR(TimeRuns(handle, problem, slots, algorithm, 1, &seconds));
   seconds.clear();

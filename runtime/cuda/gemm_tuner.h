@@ -71,6 +71,9 @@ class GemmTuner {
   Status Reserve(const Slots& slots);
   Status Grow(Region* region, int64_t bytes, bool random);
   GemmOperands SlotAt(const Slots& slots, int64_t index) const;
+  /// Puts one run on the stream, with the operands of the next slot.
+  Status RunNext(cublasLtHandle_t handle, const GemmProblem& problem, const Slots& slots,
+                 const cublasLtMatmulAlgo_t& algorithm);
   /// Appends `runs` timings, in seconds.
   Status TimeRuns(cublasLtHandle_t handle, const GemmProblem& problem, const Slots& slots,
                   const cublasLtMatmulAlgo_t& algorithm, int runs, std::vector<double>* seconds);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <random>
@@ -236,8 +235,7 @@ Status Mix::Measure() {
 Status RunTuned(CudaDevice& device, const TunedProduct& product, const GemmProblem& problem,
                 const GemmOperands& operands) {
   const GemmChoice& choice = product.choice;
-  cublasLtMatmulAlgo_t algorithm;
-  std::memcpy(&algorithm, choice.algorithm.data(), sizeof(algorithm));
+  const cublasLtMatmulAlgo_t algorithm = AlgorithmOf(choice);
   MW_ASSIGN_OR_RETURN(std::byte* const workspace,
                       device.workspace(planner::kComputeStream, choice.workspace_bytes));
   return CublasLtStatus(problem.Run(device.gemm().handle(), algorithm, operands, workspace,

@@ -258,6 +258,12 @@ TEST_F(ValidateTest, BadTablesAreBadInput) {
   const CliResult chunks = Meshwright("validate --rows " + Write("half.csv", half) + own);
   EXPECT_EQ(chunks.exit, 2);
   EXPECT_THAT(chunks.err, HasSubstr("tensor_chunks"));
+  const std::string huge =
+      "id,model,gpu,gpus,seq,micro_batch,global_batch,logits_chunk_mib\n"
+      "X-1,gpt2,H200,1,1024,1,1,99999999999999\n";
+  const CliResult logits = Meshwright("validate --rows " + Write("huge.csv", huge) + own);
+  EXPECT_EQ(logits.exit, 2);
+  EXPECT_THAT(logits.err, HasSubstr("logits_chunk_mib: found 99999999999999; allowed: 1 to"));
 
   EXPECT_EQ(Meshwright("validate --rows /nowhere.csv").exit, 2);
   const CliResult ragged = Meshwright("validate --rows " + Write("ragged.csv", "id,model\nX-1\n"));
