@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -5,6 +7,12 @@
 
 namespace meshwright::planner::lower {
 namespace {
+
+/// Whether the first axis can be cut; true for no tensor.
+bool CanCutRows(const Graph& graph, int tensor, int64_t chunks) {
+  return tensor < 0 || (graph.tensor(tensor).view.shape[0] % chunks == 0 &&
+                        graph.tensor(tensor).view.shape.size() > 1);
+}
 
 /// Cuts the rows of products around all-reduces of the tensor group into chunks.
 class Overlapper {
@@ -30,10 +38,7 @@ class Overlapper {
  private:
   static int Tensor(const Node& node, size_t operand) { return node.operands[operand].tensor; }
 
-  bool CanSlice(int tensor) const {
-    return tensor < 0 || (graph_.tensor(tensor).view.shape[0] % chunks_ == 0 &&
-                          graph_.tensor(tensor).view.shape.size() > 1);
-  }
+  bool CanSlice(int tensor) const { return CanCutRows(graph_, tensor, chunks_); }
 
   /// 2 for a product whose output the next node reduces, 3 with a bias added to it, else 0.
   size_t ReducedProduct(const std::vector<Node>& nodes, size_t i) const {
@@ -47,18 +52,14 @@ class Overlapper {
     return bias ? 3 : 2;
   }
 
-  /// A norm of rows and the product over it, which can begin with the rows that are reduced. The
-  /// statistics of a layer norm lie with all means first: their rows are no contiguous slice.
+  /// A norm of rows and the product over it, which can begin with the rows that are reduced.
   size_t Consumers(const std::vector<Node>& nodes, size_t i) const {
     if (i + 1 >= nodes.size()) return 0;
     const Node& norm = nodes[i];
     const Node& product = nodes[i + 1];
-    if (norm.kind != OpKind::kNorm || norm.attributes.norm != NormKind::kRmsNorm ||
-        product.kind != OpKind::kLinear || Tensor(product, 0) != Tensor(norm, 5)) {
+    if (!CanCutNorm(graph_, norm, chunks_) || product.kind != OpKind::kLinear ||
+        Tensor(product, 0) != Tensor(norm, 5)) {
       return 0;
-    }
-    for (const size_t operand : kNormRows) {
-      if (!CanSlice(Tensor(norm, operand))) return 0;
     }
     return CanSlice(Tensor(product, 3)) ? 2 : 0;
   }
@@ -97,8 +98,6 @@ class Overlapper {
     return it->second;
   }
 
-  static constexpr size_t kNormRows[] = {0, 1, 4, 5, 6};  ///< x, delta, sum, output, statistics
-
   Graph& graph_;
   const int64_t chunks_;
   std::map<std::pair<int, int64_t>, int> slices_;
@@ -113,6 +112,22 @@ int RowChunk(Graph& graph, int whole, int64_t chunk, int64_t chunks) {
   if (t.storage == whole) t.view.offset = 0;
   t.view.offset += chunk * t.view.bytes();
   return graph.AddTensor(t);
+}
+
+bool ShareBytes(const Graph& graph, int a, int b) {
+  const GraphTensor& x = graph.tensor(a);
+  const GraphTensor& y = graph.tensor(b);
+  if (x.storage != y.storage) return false;
+  const int64_t x_begin = a == x.storage ? 0 : x.view.offset;
+  const int64_t y_begin = b == y.storage ? 0 : y.view.offset;
+  return x_begin < y_begin + y.view.bytes() && y_begin < x_begin + x.view.bytes();
+}
+
+bool CanCutNorm(const Graph& graph, const Node& norm, int64_t chunks) {
+  if (norm.kind != OpKind::kNorm || norm.attributes.norm != NormKind::kRmsNorm) return false;
+  return std::all_of(std::begin(kNormRows), std::end(kNormRows), [&](size_t operand) {
+    return CanCutRows(graph, norm.operands[operand].tensor, chunks);
+  });
 }
 
 void OverlapTensorTraffic(Graph& graph, const SplitFacts& split) {

@@ -35,14 +35,17 @@ class SliceOverlapper {
       if (nodes_[i].kind == OpKind::kAllGather) FindConsumer(i);
       if (nodes_[i].kind == OpKind::kReduceScatter) FindProducer(i);
     }
-    for (auto& [i, gather] : gathers_) FindCover(i, gather);
+    for (auto& [i, gather] : gathers_) {
+      FindCover(i, gather);
+      FindNorm(i, gather);
+    }
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (const auto gather = gathers_.find(i); gather != gathers_.end()) {
         EmitGather(nodes_[i], gather->second);
         if (gather->second.cover >= 0) {
           graph_.nodes.push_back(nodes_[static_cast<size_t>(gather->second.cover)]);
         }
-      } else if (covers_.contains(i)) {
+      } else if (moved_.contains(i)) {
         continue;
       } else if (nodes_[i].kind == OpKind::kAllGather) {
         Prefetch(nodes_[i]);
@@ -65,6 +68,7 @@ class SliceOverlapper {
     int other = -1;       ///< the other rank's slice, once it has come
     bool shared = false;  ///< the whole is read elsewhere, too
     int64_t cover = -1;   ///< a product that goes beside the swap, by its index; -1: none
+    int64_t norm = -1;    ///< the norm right before that makes `own`, by its index; -1: none
   };
   struct Scatter {
     int own = -1;       ///< this rank's part of the sum of its own slice; -1: in the product
@@ -130,18 +134,27 @@ class SliceOverlapper {
         if (Touches(nodes_[k], nodes_[w])) return;
       }
       gather.cover = static_cast<int64_t>(w);
-      covers_.insert(w);
+      moved_.insert(w);
       return;
     }
+  }
+
+  /// A norm's first rows leave while it makes the others.
+  void FindNorm(size_t i, Gather& gather) {
+    if (chunks_ == 1 || i == 0 || !CanCutNorm(graph_, nodes_[i - 1], chunks_)) return;
+    if (Tensor(nodes_[i - 1], 5) != gather.own) return;
+    gather.norm = static_cast<int64_t>(i) - 1;
+    moved_.insert(i - 1);
   }
 
   /// `later` changes what `earlier` uses, or uses what that changes.
   bool Touches(const Node& later, const Node& earlier) const {
     for (const Operand& a : later.operands) {
       for (const Operand& b : earlier.operands) {
-        const bool same = a.tensor >= 0 && b.tensor >= 0 &&
-                          graph_.tensor(a.tensor).storage == graph_.tensor(b.tensor).storage;
-        if (same && (Writes(a.access) || Writes(b.access))) return true;
+        if (a.tensor >= 0 && b.tensor >= 0 && (Writes(a.access) || Writes(b.access)) &&
+            ShareBytes(graph_, a.tensor, b.tensor)) {
+          return true;
+        }
       }
     }
     return false;
@@ -176,9 +189,12 @@ class SliceOverlapper {
   void EmitGather(const Node& node, Gather& gather) {
     const int whole = Tensor(node, 1);
     gather.other = gather.shared ? RowChunk(graph_, whole, other_, 2) : New(whole, ".other");
+    const size_t begin = graph_.nodes.size();
     for (int64_t c = 0; c < chunks_; ++c) {
+      if (gather.norm >= 0) EmitNorm(nodes_[static_cast<size_t>(gather.norm)], c);
       EmitSwap(ChunkOf(gather.own, c), ChunkOf(gather.other, c), node.attributes);
     }
+    if (gather.norm >= 0) Advance(begin);
     prefetch_at_ = graph_.nodes.size();
     if (!gather.shared) return;
     Node copy{OpKind::kCopy,
@@ -188,6 +204,27 @@ class SliceOverlapper {
               true};
     graph_.nodes.push_back(std::move(copy));
     prefetch_at_ = graph_.nodes.size();
+  }
+
+  void EmitNorm(Node norm, int64_t c) {
+    for (const size_t operand : kNormRows) {
+      int& tensor = norm.operands[operand].tensor;
+      if (tensor >= 0) tensor = RowChunk(graph_, tensor, c, chunks_);
+    }
+    graph_.nodes.push_back(std::move(norm));
+  }
+
+  /// The norm of the first rows and their swap, at `at`, go before products that add to later rows.
+  void Advance(size_t at) {
+    auto& nodes = graph_.nodes;
+    size_t to = at;
+    while (to > 0 && nodes[to - 1].kind == OpKind::kLinear && !Touches(nodes[at], nodes[to - 1]) &&
+           !Touches(nodes[at + 1], nodes[to - 1])) {
+      --to;
+    }
+    const auto begin = nodes.begin();
+    std::rotate(begin + static_cast<std::ptrdiff_t>(to), begin + static_cast<std::ptrdiff_t>(at),
+                begin + static_cast<std::ptrdiff_t>(at) + 2);
   }
 
   /// The rank's own rows first: they have been there from the start.
@@ -292,7 +329,7 @@ class SliceOverlapper {
   std::map<size_t, size_t> consumers_;  ///< product -> its gather
   std::map<size_t, Scatter> scatters_;  ///< by node
   std::map<size_t, size_t> producers_;  ///< product -> its scatter
-  std::set<size_t> covers_;             ///< weight gradients that gathers emit
+  std::set<size_t> moved_;              ///< weight gradients and norms that gathers emit
   size_t prefetch_at_ = 0;  ///< in the new nodes: behind the last swap for a product; 0: none yet
 };
 

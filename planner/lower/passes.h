@@ -46,6 +46,14 @@ void OverlapSlices(Graph& graph, const SplitFacts& split);
 
 /// Rows [chunk, chunk + 1) * extent / chunks of the first axis of `whole`, which shares its memory.
 int RowChunk(Graph& graph, int whole, int64_t chunk, int64_t chunks);
+/// Whether tensors have bytes in common; slices of one storage may have none.
+bool ShareBytes(const Graph& graph, int a, int b);
+
+/// Operands of a norm that have its rows: x, delta, sum, output, statistics.
+inline constexpr size_t kNormRows[] = {0, 1, 4, 5, 6};
+/// Whether those can be cut into `chunks` chunks of rows. The statistics of a layer norm lie with
+/// all means first: their rows are no contiguous slice.
+bool CanCutNorm(const Graph& graph, const Node& norm, int64_t chunks);
 
 /// The head's forward, loss and backward as one graph (row-chunked), from the sharded head.
 Graph BuildHeadStep(const SplitFacts& split, const ItemParameters& parameters, bool first,

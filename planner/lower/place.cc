@@ -83,22 +83,12 @@ class Placer {
 
   bool Conflicts(int i, const Operand& operand) const {
     for (const Operand& o : graph_.nodes[static_cast<size_t>(i)].operands) {
-      if (o.tensor >= 0 && Overlap(o.tensor, operand.tensor) &&
+      if (o.tensor >= 0 && ShareBytes(graph_, o.tensor, operand.tensor) &&
           (Writes(o.access) || Writes(operand.access))) {
         return true;
       }
     }
     return false;
-  }
-
-  /// Bytes in common; slices of one storage may have none.
-  bool Overlap(int a, int b) const {
-    if (Storage(a) != Storage(b)) return false;
-    const auto begin = [&](int t) {
-      return t == graph_.tensor(t).storage ? 0 : graph_.tensor(t).view.offset;
-    };
-    return begin(a) < begin(b) + graph_.tensor(b).view.bytes() &&
-           begin(b) < begin(a) + graph_.tensor(a).view.bytes();
   }
 
   bool Before(int i, int j) const {

@@ -144,5 +144,22 @@ TEST(Lower, AWeightGradientFillsTheWaitForTheLastSwap) {
   }
 }
 
+TEST(Lower, FirstRowsOfANormLeaveBeforeTheOthersAreMade) {
+  for (const RankProgram& p : ProgramsInSlices(4)) {
+    const auto block = std::find_if(p.blocks.begin(), p.blocks.end(),
+                                    [](const Block& b) { return b.name == "layer.0/forward/none"; });
+    ASSERT_NE(block, p.blocks.end());
+    std::vector<OpKind> kinds;
+    for (const Op& op : block->ops) kinds.push_back(op.kind);
+    using K = OpKind;
+    // In front of the first gather and, behind the products that add, of the second.
+    const std::vector<K> first = {K::kNorm, K::kSwap, K::kNorm, K::kSwap, K::kLinear};
+    EXPECT_TRUE(std::equal(first.begin(), first.end(), kinds.begin()));
+    const std::vector<K> second = {K::kLinear, K::kNorm, K::kSwap, K::kLinear, K::kNorm, K::kSwap};
+    EXPECT_NE(std::search(kinds.begin(), kinds.end(), second.begin(), second.end()), kinds.end());
+    EXPECT_EQ(std::count(kinds.begin(), kinds.end(), K::kNorm), 4);
+  }
+}
+
 }  // namespace
 }  // namespace meshwright::planner
