@@ -71,17 +71,24 @@ Status NormT(const OpCall& call) {
   const int64_t elements = shape.rows * shape.h;
   const T* r = operands.Get<T>("r", elements);
   const T* delta = operands.Get<T>("delta", elements);
+  const T* other = operands.Get<T>("delta_other", elements);
   const T* gamma = operands.Get<T>("gamma", shape.h);
   const T* beta = operands.Get<T>("beta", shape.h);
   T* r1 = operands.Get<T>("r1", elements);
   T* n = operands.Get<T>("n", elements);
   MW_CHECK(r1 != nullptr || delta == nullptr);
+  MW_CHECK(delta != nullptr || other == nullptr);
+  const auto delta_at = [&](int64_t j) {
+    return other != nullptr ? delta[j] + other[j] : delta[j];
+  };
   for (int64_t row = 0; row < shape.rows; ++row) {
     const int64_t at = row * shape.h;
     const T* x = r + at;
     if (r1 != nullptr) {
       // Element by element, so r1 may lie exactly over r or delta.
-      for (int64_t j = at; j < at + shape.h; ++j) r1[j] = delta != nullptr ? r[j] + delta[j] : r[j];
+      for (int64_t j = at; j < at + shape.h; ++j) {
+        r1[j] = delta != nullptr ? r[j] + delta_at(j) : r[j];
+      }
       x = r1 + at;
     }
     Statistics(shape, row, x, a.eps);

@@ -22,7 +22,7 @@ enum class OpKind : uint8_t {
   kAddPositions,   ///< y [rows, b, h] += P [position, h], in place
   kPositionsGrad,  ///< dy [rows, b, h] -> P.G [max_positions, h]
   // layer
-  kNorm,            ///< (r [, delta]) -> r1 = r + delta (absent without delta), n, statistics
+  kNorm,            ///< (r [, delta [, delta_other]]) -> r1 = r + deltas (absent without any), n, statistics
   kNormApply,       ///< r1, statistics -> n again (recomputation)
   kNormGrad,        ///< dn, r1, statistics, gamma, dr in -> dr out = dr in + d(norm); gamma.G [, beta.G]
   kLinear,          ///< x [rows, in], W [out, in] [, bias] -> y [rows, out], or added to it

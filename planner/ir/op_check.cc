@@ -106,6 +106,7 @@ Status CheckElementwise(const Block& block, const Op& op) {
   switch (op.kind) {
     case OpKind::kNorm:
       MW_RETURN_IF_ERROR(same("r", "delta"));
+      MW_RETURN_IF_ERROR(same("delta", "delta_other"));
       MW_RETURN_IF_ERROR(same("r", "r1"));
       return same("r", "n");
     case OpKind::kNormGrad:

@@ -60,7 +60,8 @@ class Builder {
     const int gamma = Parameter(name + ".weight");
     graph_.AddNode(
         OpKind::kNorm,
-        {Read(x), Absent(), Read(gamma), Read(beta), {-1, Access::kWrite}, Write(n), Write(s)}, a);
+        {Read(x), Absent(), Read(gamma), Read(beta), {-1, Access::kWrite}, Write(n), Write(s), Absent()},
+        a);
     return n;
   }
 

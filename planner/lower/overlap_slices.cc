@@ -56,7 +56,7 @@ class SliceOverlapper {
       } else if (const auto scatter = scatters_.find(i); scatter != scatters_.end()) {
         EmitSum(scatter->second);
       } else {
-        graph_.nodes.push_back(nodes_[i]);
+        graph_.nodes.push_back(WithParts(i));
       }
     }
     for (const auto& [i, scatter] : scatters_) CoverScatter(scatter);
@@ -71,9 +71,10 @@ class SliceOverlapper {
     int64_t norm = -1;    ///< the norm right before that makes `own`, by its index; -1: none
   };
   struct Scatter {
-    int own = -1;       ///< this rank's part of the sum of its own slice; -1: in the product
-    int received = -1;  ///< the other rank's part of it
-    int sum = -1;       ///< output of the reduce-scatter
+    int own = -1;          ///< this rank's part of the sum of its own slice; -1: in the product
+    int received = -1;     ///< the other rank's part of it
+    int sum = -1;          ///< output of the reduce-scatter
+    bool in_norm = false;  ///< a norm adds the two parts
   };
 
   static int Tensor(const Node& node, size_t operand) { return node.operands[operand].tensor; }
@@ -122,6 +123,30 @@ class SliceOverlapper {
     }
     producers_[users.front()] = i;
     scatters_[i].sum = Tensor(nodes_[i], 1);
+    FindAddingNorm(i);
+  }
+
+  /// The norm that alone reads the sum, as what it adds to its rows.
+  void FindAddingNorm(size_t i) {
+    Scatter& scatter = scatters_[i];
+    const GraphTensor& sum = graph_.tensor(scatter.sum);
+    const std::vector<size_t> users = Users(scatter.sum);
+    if (users.size() != 2 || sum.saved || sum.placed) return;
+    const Node& norm = nodes_[users.back()];
+    if (norm.kind != OpKind::kNorm || Tensor(norm, 1) != scatter.sum) return;
+    scatter.in_norm = true;
+    adding_norms_[users.back()] = i;
+  }
+
+  /// Node `i`; a norm that adds both parts of a sum over the ranks, with those.
+  Node WithParts(size_t i) const {
+    Node node = nodes_[i];
+    if (const auto norm = adding_norms_.find(i); norm != adding_norms_.end()) {
+      const Scatter& scatter = scatters_.at(norm->second);
+      node.operands[1] = Read(scatter.own);
+      node.operands[7] = Read(scatter.received);
+    }
+    return node;
   }
 
   /// The last weight gradient in front of the gather at `i` depends on nothing that comes between
@@ -191,7 +216,7 @@ class SliceOverlapper {
     gather.other = gather.shared ? RowChunk(graph_, whole, other_, 2) : New(whole, ".other");
     const size_t begin = graph_.nodes.size();
     for (int64_t c = 0; c < chunks_; ++c) {
-      if (gather.norm >= 0) EmitNorm(nodes_[static_cast<size_t>(gather.norm)], c);
+      if (gather.norm >= 0) EmitNorm(WithParts(static_cast<size_t>(gather.norm)), c);
       EmitSwap(ChunkOf(gather.own, c), ChunkOf(gather.other, c), node.attributes);
     }
     if (gather.norm >= 0) Advance(begin);
@@ -238,13 +263,14 @@ class SliceOverlapper {
     }
   }
 
-  /// The other rank's rows first: they leave beside the product over the own ones. Of several
-  /// parts of a slice each comes beside a product, so the own rows' products add to what has come.
+  /// The other rank's rows first: they leave beside the product over the own ones. A norm that
+  /// reads the sum adds what has come. Else of several parts of a slice each comes beside a
+  /// product, so the own rows' products add to it.
   void EmitProducer(const Node& node, Scatter& scatter) {
     const RowOperands rows = *RowOperandsOf(node);
     const int in = Tensor(node, rows.in);
     const int whole = Tensor(node, rows.out);
-    const bool adds = chunks_ > 1;
+    const bool adds = chunks_ > 1 && !scatter.in_norm;
     const int sent = New(whole, ".other");
     scatter.received = adds ? scatter.sum : New(whole, ".received");
     const int others = RowChunk(graph_, in, other_, 2);
@@ -255,16 +281,11 @@ class SliceOverlapper {
       Emit(node, rows, ChunkOf(others, c), ChunkOf(sent, c));
       EmitSwap(ChunkOf(sent, c), ChunkOf(scatter.received, c), on_group);
     }
-    if (adds) {
-      Node adding = node;
-      adding.operands[rows.out].access = Access::kAccumulate;
-      for (int64_t c = 0; c < chunks_; ++c) {
-        Emit(adding, rows, ChunkOf(own, c), ChunkOf(scatter.received, c));
-      }
-    } else {
-      scatter.own = New(whole, ".own");
-      Emit(node, rows, own, scatter.own);
-    }
+    Node product = node;
+    if (adds) product.operands[rows.out].access = Access::kAccumulate;
+    if (!adds) scatter.own = New(whole, ".own");
+    const int out = adds ? scatter.received : scatter.own;
+    for (int64_t c = 0; c < chunks_; ++c) Emit(product, rows, ChunkOf(own, c), ChunkOf(out, c));
   }
 
   /// What adds to a received slice lets the next weight gradient go first, which needs no traffic;
@@ -288,9 +309,8 @@ class SliceOverlapper {
   }
 
   void EmitSum(const Scatter& scatter) {
-    if (scatter.own < 0) return;
-    graph_.AddNode(OpKind::kAdd,
-                   {Read(scatter.own), Read(scatter.received), Write(scatter.sum)});
+    if (scatter.own < 0 || scatter.in_norm) return;
+    graph_.AddNode(OpKind::kAdd, {Read(scatter.own), Read(scatter.received), Write(scatter.sum)});
   }
 
   void Emit(Node node, const RowOperands& rows, int in, int out) {
@@ -324,12 +344,13 @@ class SliceOverlapper {
   const std::vector<Node> nodes_;
   const int64_t own_;
   const int64_t other_;
-  const int64_t chunks_;                ///< of each slice
-  std::map<size_t, Gather> gathers_;    ///< by node
-  std::map<size_t, size_t> consumers_;  ///< product -> its gather
-  std::map<size_t, Scatter> scatters_;  ///< by node
-  std::map<size_t, size_t> producers_;  ///< product -> its scatter
-  std::set<size_t> moved_;              ///< weight gradients and norms that gathers emit
+  const int64_t chunks_;                   ///< of each slice
+  std::map<size_t, Gather> gathers_;       ///< by node
+  std::map<size_t, size_t> consumers_;     ///< product -> its gather
+  std::map<size_t, Scatter> scatters_;     ///< by node
+  std::map<size_t, size_t> producers_;     ///< product -> its scatter
+  std::map<size_t, size_t> adding_norms_;  ///< norm -> the scatter whose parts it adds
+  std::set<size_t> moved_;                 ///< weight gradients and norms that gathers emit
   size_t prefetch_at_ = 0;  ///< in the new nodes: behind the last swap for a product; 0: none yet
 };
 

@@ -49,8 +49,8 @@ int RowChunk(Graph& graph, int whole, int64_t chunk, int64_t chunks);
 /// Whether tensors have bytes in common; slices of one storage may have none.
 bool ShareBytes(const Graph& graph, int a, int b);
 
-/// Operands of a norm that have its rows: x, delta, sum, output, statistics.
-inline constexpr size_t kNormRows[] = {0, 1, 4, 5, 6};
+/// Operands of a norm that have its rows: x, delta, sum, output, statistics, the other rank's delta.
+inline constexpr size_t kNormRows[] = {0, 1, 4, 5, 6, 7};
 /// Whether those can be cut into `chunks` chunks of rows. The statistics of a layer norm lie with
 /// all means first: their rows are no contiguous slice.
 bool CanCutNorm(const Graph& graph, const Node& norm, int64_t chunks);

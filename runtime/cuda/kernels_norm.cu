@@ -12,6 +12,7 @@ struct NormArguments {
   float eps;
   const T* r;
   const T* delta;  ///< nullptr: none
+  const T* other;  ///< added to delta; nullptr: none
   const T* gamma;
   const T* beta;  ///< nullptr: none
   T* r1;          ///< nullptr: not wanted; may lie exactly over r or delta
@@ -35,16 +36,18 @@ __device__ void Normalize(const NormArguments<T>& a, float mean, float rstd, int
   Pack<T, N>::From(y).Store(n);
 }
 
-/// x = r + delta as stored in r1: statistics belong to the rounded sum, which backward will read.
-template <typename T, int N>
+/// x = r + (delta + other) as stored in r1: statistics belong to the rounded sum, which backward
+/// will read.
+template <bool kOther, typename T, int N>
 __device__ void Sum(const NormArguments<T>& a, const Pack<T, N>& r, const Pack<T, N>& delta,
-                    int64_t at, float (&x)[N]) {
+                    const Pack<T, N>& other, int64_t at, float (&x)[N]) {
   r.Unpack(x);
   if (a.delta != nullptr) {
-    float d[N];
+    float d[N], o[N] = {};
     delta.Unpack(d);
+    if constexpr (kOther) other.Unpack(o);
 #pragma unroll
-    for (int i = 0; i < N; ++i) x[i] += d[i];
+    for (int i = 0; i < N; ++i) x[i] += d[i] + o[i];
   }
   if (a.r1 != nullptr) {
     const Pack<T, N> rounded = Pack<T, N>::From(x);
@@ -53,22 +56,25 @@ __device__ void Sum(const NormArguments<T>& a, const Pack<T, N>& r, const Pack<T
   }
 }
 
-template <typename T, int N, int kThreads, int kPacks>
+template <typename T, int N, int kThreads, int kPacks, bool kOther>
 __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments<T> a) {
   __shared__ SumSpace<kThreads, 1> space;
   const int64_t row = blockIdx.x;
   const int32_t h = a.shape.h;
   const int64_t begin = row * h;
   const int32_t packs = h / N;
-  Pack<T, N> r[kPacks], delta[kPacks];
+  Pack<T, N> r[kPacks], delta[kPacks], other[kPacks];
 #pragma unroll
   for (int v = 0; v < kPacks; ++v) {
     const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
     r[v] = Pack<T, N>::Zero();
     delta[v] = Pack<T, N>::Zero();
+    if constexpr (kOther) other[v] = Pack<T, N>::Zero();
     if (pack >= packs) continue;
-    r[v] = Pack<T, N>::Load(a.r + begin + int64_t{pack} * N);
-    if (a.delta != nullptr) delta[v] = Pack<T, N>::Load(a.delta + begin + int64_t{pack} * N);
+    const int64_t at = begin + int64_t{pack} * N;
+    r[v] = Pack<T, N>::Load(a.r + at);
+    if (a.delta != nullptr) delta[v] = Pack<T, N>::Load(a.delta + at);
+    if constexpr (kOther) other[v] = Pack<T, N>::Load(a.other + at);
   }
   float x[kPacks][N];
   float sum[1] = {0.0f};
@@ -76,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments<T> a)
   for (int v = 0; v < kPacks; ++v) {
     const int32_t pack = static_cast<int32_t>(threadIdx.x) + v * kThreads;
     if (pack >= packs) continue;
-    Sum(a, r[v], delta[v], begin + int64_t{pack} * N, x[v]);
+    Sum<kOther>(a, r[v], delta[v], other[v], begin + int64_t{pack} * N, x[v]);
 #pragma unroll
     for (int i = 0; i < N; ++i) sum[0] += a.shape.mean != nullptr ? x[v][i] : x[v][i] * x[v][i];
   }
@@ -118,9 +124,11 @@ __global__ void __launch_bounds__(kLoopThreads) NormLoopKernel(const NormArgumen
   float sum[1] = {0.0f};
   for (int32_t j = first; j < h; j += kLoopThreads) {
     const int64_t at = begin + j;
+    const auto load = [at](const T* values) {
+      return values != nullptr ? Pack<T, 1>::Load(values + at) : Pack<T, 1>::Zero();
+    };
     float x[1];
-    Sum(a, Pack<T, 1>::Load(a.r + at),
-        a.delta != nullptr ? Pack<T, 1>::Load(a.delta + at) : Pack<T, 1>::Zero(), at, x);
+    Sum<true>(a, load(a.r), load(a.delta), load(a.other), at, x);
     sum[0] += a.shape.mean != nullptr ? x[0] : x[0] * x[0];
   }
   BlockSum(sum, space, 0);
@@ -155,23 +163,29 @@ Status NormT(const OpCall& call) {
   a.eps = static_cast<float>(call.op.attributes.eps);
   a.r = operands.Get<T>("r", elements);
   a.delta = operands.Get<T>("delta", elements);
+  a.other = operands.Get<T>("delta_other", elements);
   a.gamma = operands.Get<T>("gamma", a.shape.h);
   a.beta = operands.Get<T>("beta", a.shape.h);
   a.r1 = operands.Get<T>("r1", elements);
   a.n = operands.Get<T>("n", elements);
   MW_CHECK(a.r1 != nullptr || a.delta == nullptr);
+  MW_CHECK(a.delta != nullptr || a.other == nullptr);
   constexpr int N = kWide<T>;
   const auto blocks = static_cast<unsigned>(a.shape.rows);
   const auto loop = [&] {
     NormLoopKernel<T><<<blocks, kLoopThreads, 0, StreamOf(call)>>>(a);
     return Launched(call);
   };
-  if (a.shape.h % N != 0 || !Aligned16(a.r, a.delta, a.gamma, a.beta, a.r1, a.n)) return loop();
+  if (a.shape.h % N != 0 || !Aligned16(a.r, a.delta, a.other, a.gamma, a.beta, a.r1, a.n)) {
+    return loop();
+  }
   return WithRowConfig(
       a.shape.h / N,
       [&](auto config) {
         using C = decltype(config);
-        NormKernel<T, N, C::kThreads, C::kPacks><<<blocks, C::kThreads, 0, StreamOf(call)>>>(a);
+        const auto kernel = a.other != nullptr ? NormKernel<T, N, C::kThreads, C::kPacks, true>
+                                               : NormKernel<T, N, C::kThreads, C::kPacks, false>;
+        kernel<<<blocks, C::kThreads, 0, StreamOf(call)>>>(a);
         return Launched(call);
       },
       loop);

@@ -37,7 +37,7 @@ TEST(Lower, TensorRanksBeginWithTheirOwnSliceOfTheSequence) {
       EXPECT_EQ(count(OpKind::kAllGather) + count(OpKind::kReduceScatter), 0);
       EXPECT_EQ(count(OpKind::kSwap), 4);
       EXPECT_EQ(count(OpKind::kLinear), 8);
-      EXPECT_EQ(count(OpKind::kAdd), 2);
+      EXPECT_EQ(count(OpKind::kAdd), 1) << "the norm adds the parts of the attention's output";
       const auto product = std::find_if(block.ops.begin(), block.ops.end(),
                                         [](const Op& op) { return op.kind == OpKind::kLinear; });
       EXPECT_TRUE(product->waits.empty()) << "the own rows need no traffic";
@@ -71,7 +71,33 @@ TEST(Lower, ProductsAddToTheSlicesThatHaveCome) {
             });
         EXPECT_TRUE(after_swap) << block.name;
       }
-      EXPECT_EQ(adding, 4) << block.name << ": two scatters, each in two parts";
+      const bool forward = block.name.starts_with("layer.0/forward");
+      EXPECT_EQ(adding, forward ? 2 : 4) << block.name << ": of a scatter in two parts";
+    }
+  }
+}
+
+TEST(Lower, ANormAddsTheOtherRanksPartOfTheSumInFrontOfIt) {
+  for (const int64_t chunks : {2, 4}) {
+    for (const RankProgram& p : ProgramsInSlices(chunks)) {
+      for (const Block& block : p.blocks) {
+        if (!block.name.starts_with("layer.0/forward")) continue;
+        int64_t rows = 0;
+        for (const Op& op : block.ops) {
+          if (op.kind != OpKind::kNorm || op.operands[7].tensor < 0) continue;
+          const auto received = static_cast<size_t>(op.operands[7].tensor);
+          rows += block.tensors[received].shape[0];
+          EXPECT_NE(op.operands[1].tensor, op.operands[7].tensor);
+          const auto swap = std::find_if(block.ops.begin(), block.ops.end(), [&](const Op& other) {
+            return other.kind == OpKind::kSwap &&
+                   block.tensors[static_cast<size_t>(other.operands[1].tensor)].offset ==
+                       block.tensors[received].offset &&
+                   other.signal >= 0;
+          });
+          ASSERT_NE(swap, block.ops.end()) << block.name;
+        }
+        EXPECT_EQ(rows, 8) << block.name << ": each of the rank's rows once";
+      }
     }
   }
 }
@@ -146,8 +172,9 @@ TEST(Lower, AWeightGradientFillsTheWaitForTheLastSwap) {
 
 TEST(Lower, FirstRowsOfANormLeaveBeforeTheOthersAreMade) {
   for (const RankProgram& p : ProgramsInSlices(4)) {
-    const auto block = std::find_if(p.blocks.begin(), p.blocks.end(),
-                                    [](const Block& b) { return b.name == "layer.0/forward/none"; });
+    const auto block = std::find_if(p.blocks.begin(), p.blocks.end(), [](const Block& b) {
+      return b.name == "layer.0/forward/none";
+    });
     ASSERT_NE(block, p.blocks.end());
     std::vector<OpKind> kinds;
     for (const Op& op : block->ops) kinds.push_back(op.kind);

@@ -14,6 +14,7 @@ struct Case {
   NormKind norm;
   bool one_plus;
   bool delta;
+  bool other = false;
 };
 
 class NormTest : public testing::TestWithParam<Case> {
@@ -28,6 +29,7 @@ class NormTest : public testing::TestWithParam<Case> {
     const int64_t n = kRows * kWidth;
     h_.Add("r", {kRows, kWidth}, Random(n, 1));
     h_.Add("delta", {kRows, kWidth}, Random(n, 2));
+    h_.Add("delta_other", {kRows, kWidth}, Random(n, 7));
     h_.Add("gamma", {kWidth}, Random(kWidth, 3));
     h_.Add("beta", {kWidth}, Random(kWidth, 4));
     for (const char* name : {"r1", "n", "n2", "dr_out"}) h_.Add(name, {kRows, kWidth});
@@ -45,6 +47,7 @@ class NormTest : public testing::TestWithParam<Case> {
     KernelHarness::Bindings b = {
         {"r", "r"}, {"gamma", "gamma"}, {"r1", "r1"}, {"n", "n"}, {"stat", "stat"}};
     if (GetParam().delta) b.emplace_back("delta", "delta");
+    if (GetParam().other) b.emplace_back("delta_other", "delta_other");
     ASSERT_TRUE(h_.Run(OpKind::kNorm, With(b, "beta")).ok());
   }
   /// sum(dn * n) + sum(dr_in * r1): r1 also feeds the residual stream.
@@ -69,14 +72,15 @@ class NormTest : public testing::TestWithParam<Case> {
 
 TEST_P(NormTest, MatchesDefinition) {
   Forward();
-  const auto r = h_.Get("r"), delta = h_.Get("delta"), gamma = h_.Get("gamma"),
-             beta = h_.Get("beta");
+  const auto r = h_.Get("r"), delta = h_.Get("delta"), other = h_.Get("delta_other"),
+             gamma = h_.Get("gamma"), beta = h_.Get("beta");
   std::vector<double> r1(r), n(r.size());
   for (int64_t row = 0; row < kRows; ++row) {
     double mean = 0, square = 0;
     for (int64_t j = 0; j < kWidth; ++j) {
       double& x = r1[static_cast<size_t>(row * kWidth + j)];
-      if (GetParam().delta) x += delta[static_cast<size_t>(row * kWidth + j)];
+      const auto i = static_cast<size_t>(row * kWidth + j);
+      if (GetParam().delta) x += GetParam().other ? delta[i] + other[i] : delta[i];
       mean += x / kWidth;
       square += x * x / kWidth;
     }
@@ -184,8 +188,10 @@ TEST_P(NormTest, WithoutResidualGradientTheGradientIsThatOfTheNormAlone) {
 INSTANTIATE_TEST_SUITE_P(All, NormTest,
                          testing::Values(Case{NormKind::kRmsNorm, false, true},
                                          Case{NormKind::kRmsNorm, true, false},
+                                         Case{NormKind::kRmsNorm, false, true, true},
                                          Case{NormKind::kLayerNorm, false, true},
-                                         Case{NormKind::kLayerNorm, true, false}));
+                                         Case{NormKind::kLayerNorm, true, false},
+                                         Case{NormKind::kLayerNorm, false, true, true}));
 
 TEST(NormKernel, SinglePrecisionAgreesWithDouble) {
   std::vector<std::vector<double>> results;

@@ -84,24 +84,27 @@ TEST_P(CudaNorm, Forward) {
   }
 }
 
-TEST_P(CudaNorm, SumWithDeltaAndNormInOneOp) {
-  for (const Shape& s : {Shape{5, 4096}, Shape{4, 1001}}) {
-    TwinOp t(GetParam());
-    AddWeights(t, s, kVariants[0]);
-    t.Add("r", {s.rows, s.h}, Random(s.rows * s.h, 3));
-    t.Add("delta", {s.rows, s.h}, Random(s.rows * s.h, 4));
-    t.Add("n", {s.rows, s.h});
-    t.AddFloat("stat", {s.rows});
-    MW_ASSERT_OK(t.Run(OpKind::kNorm, {{"r", "r"},
-                                       {"delta", "delta"},
-                                       {"gamma", "gamma"},
-                                       {"r1", "r"},
-                                       {"n", "n"},
-                                       {"stat", "stat"}}));
-    t.Expect("r", RoundedOnce(GetParam()));
-    // The sum is rounded before the norm, which the twin does not do.
-    const bool rounds = GetParam() == DType::kBf16;
-    t.Expect("n", rounds ? Tolerance{1.0 / 64, 1e-3} : RoundedOnce(DType::kF32));
+void CheckSum(DType dtype, const Shape& s, bool other) {
+  TwinOp t(dtype);
+  AddWeights(t, s, kVariants[0]);
+  t.Add("r", {s.rows, s.h}, Random(s.rows * s.h, 3));
+  t.Add("delta", {s.rows, s.h}, Random(s.rows * s.h, 4));
+  t.Add("delta_other", {s.rows, s.h}, Random(s.rows * s.h, 5));
+  t.Add("n", {s.rows, s.h});
+  t.AddFloat("stat", {s.rows});
+  TwinOp::Bindings b = {{"r", "r"},  {"delta", "delta"}, {"gamma", "gamma"},
+                        {"r1", "r"}, {"n", "n"},         {"stat", "stat"}};
+  if (other) b.emplace_back("delta_other", "delta_other");
+  MW_ASSERT_OK(t.Run(OpKind::kNorm, b));
+  t.Expect("r", RoundedOnce(dtype));
+  // The sum is rounded before the norm, which the twin does not do.
+  const bool rounds = dtype == DType::kBf16;
+  t.Expect("n", rounds ? Tolerance{1.0 / 64, 1e-3} : RoundedOnce(DType::kF32));
+}
+
+TEST_P(CudaNorm, SumWithDeltasAndNormInOneOp) {
+  for (const Shape& s : {Shape{5, 4096}, Shape{4, 1001}, Shape{3, 16384}}) {
+    for (const bool other : {false, true}) CheckSum(GetParam(), s, other);
   }
 }
 
