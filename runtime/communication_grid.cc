@@ -19,9 +19,7 @@ std::vector<CommunicationCase> Operations(int gpus, bool peers) {
   std::vector<CommunicationCase> cases;
   const auto of_pairs = [&](OpKind kind, CommunicatorKind traffic) {
     const bool moves = kind == OpKind::kAllGather || kind == OpKind::kSend;
-    if (kind != OpKind::kSend) {
-      cases.push_back({kind, traffic, PeerCarrier::kKernels, 2, planner::PeerKernelCtas(traffic)});
-    }
+    cases.push_back({kind, traffic, PeerCarrier::kKernels, 2, planner::PeerKernelCtas(traffic)});
     if (moves) cases.push_back({kind, traffic, PeerCarrier::kCopyEngines, 2, 0});
   };
   for (const int ranks : CommunicationGroups(gpus)) {

@@ -37,8 +37,15 @@ enum class PeerCarrier : uint8_t {
 /// Thread blocks of a kernel between pairs of `kind`: 8 take nine tenths of what the link gives, and
 /// gradients have time.
 constexpr int PeerKernelCtas(CommunicatorKind kind) {
-  return kind == CommunicatorKind::kTensor ? 16 : 8;
+  return kind == CommunicatorKind::kData ? 8 : 16;
 }
+
+/// Messages up to this go into a ring of the receiver's, whether it waits for them or not. Larger
+/// ones wait for their buffer.
+inline constexpr int64_t kMostBufferedMessageBytes = int64_t{4} << 20;
+inline constexpr int64_t kMessageRingBytes = 2 * kMostBufferedMessageBytes;
+/// Above this a copy engine's late start (some 12 us) counts less than what it leaves to products.
+inline constexpr int64_t kMostMessageBytesByKernels = int64_t{48} << 20;
 
 /// `bytes`: whole buffer of an all-reduce, output of an all-gather, input of a reduce-scatter, else
 /// what goes one way. Parts and sums take 16 bytes at a time.
@@ -47,8 +54,8 @@ constexpr bool PeerTrafficPossible(int64_t bytes, DType dtype) {
 }
 
 /// Of an operation of two ranks that reach each other's memory, where PeerTrafficPossible.
-/// `moves`: of those that sum nothing; absent: copy engines where the operation is large or a
-/// message, which may wait for long. A swap runs beside products and so goes by them sooner.
+/// `moves`: of those that sum nothing; absent: copy engines where the operation is large. A swap runs
+/// beside products and so goes by them sooner. No kernel of a message waits for the partner.
 constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes,
                                     std::optional<PeerCarrier> moves = std::nullopt) {
   switch (op) {
@@ -57,10 +64,11 @@ constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes,
       return PeerCarrier::kKernels;
     case OpKind::kSend:
     case OpKind::kRecv:
-      return PeerCarrier::kCopyEngines;
     case OpKind::kAllGather:
     case OpKind::kSwap: {
-      const int64_t large = int64_t{op == OpKind::kSwap ? 4 : 16} << 20;
+      const int64_t large = op == OpKind::kSwap        ? int64_t{4} << 20
+                            : op == OpKind::kAllGather ? int64_t{16} << 20
+                                                       : kMostMessageBytesByKernels;
       const auto by_size = bytes < large ? PeerCarrier::kKernels : PeerCarrier::kCopyEngines;
       return moves.value_or(by_size);
     }
@@ -68,5 +76,8 @@ constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes,
       return PeerCarrier::kNccl;
   }
 }
+
+/// Of a rank for every pipeline edge of its: none when the program has no messages for it.
+int64_t MessageRingBytes(const RankProgram& program);
 
 }  // namespace meshwright::planner

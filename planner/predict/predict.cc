@@ -94,9 +94,10 @@ Bytes OutsideBytes(const RankProgram& program, const cost::DeviceProfile& profil
   Bytes bytes = gpu.context_memory.value + gpu.library_memory.value;
   if (gpu.run_memory && !program.communicators.empty()) {
     const cost::RunMemory& memory = *gpu.run_memory;
+    const Bytes ring(cost::PeersReach(gpu) ? MessageRingBytes(program) : 0);
     bytes += memory.communicators.value;
     for (const CommunicatorInfo& c : program.communicators) {
-      bytes += c.kind == CommunicatorKind::kEdge ? memory.edge.value
+      bytes += c.kind == CommunicatorKind::kEdge ? memory.edge.value + ring
                : IdleNccl(c, gpu)                ? memory.idle.value
                                                  : NcclCtas(c.kind) * memory.cta.value;
     }

@@ -224,7 +224,7 @@ Status NcclCommunicator::Send(const std::byte* buffer, int64_t count, DType dtyp
                               cudaStream_t stream) {
   const Call call{CommOp::kSend, "ncclSend", count, count * planner::SizeOf(dtype), dtype, peer};
   if (ByPeer(planner::OpKind::kSend, call)) {
-    return PutPeer(call, stream, [&] { return channel_->Send(buffer, call.bytes, stream); });
+    return PutPeer(call, stream, [&] { return channel_->Send(buffer, call.bytes, dtype, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclSend(buffer, static_cast<size_t>(count), ToNccl(dtype), peer, c, stream);
@@ -235,7 +235,7 @@ Status NcclCommunicator::Recv(std::byte* buffer, int64_t count, DType dtype, int
                               cudaStream_t stream) {
   const Call call{CommOp::kRecv, "ncclRecv", count, count * planner::SizeOf(dtype), dtype, peer};
   if (ByPeer(planner::OpKind::kRecv, call)) {
-    return PutPeer(call, stream, [&] { return channel_->Recv(call.bytes, stream); });
+    return PutPeer(call, stream, [&] { return channel_->Recv(buffer, call.bytes, dtype, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclRecv(buffer, static_cast<size_t>(count), ToNccl(dtype), peer, c, stream);

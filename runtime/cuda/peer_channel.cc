@@ -19,8 +19,16 @@ using planner::PeerCarrier;
 constexpr int64_t kMeetAt = 0;    // of copies: the partner's memory is free
 constexpr int64_t kPartAt = 128;  // of copies: the partner's data has come
 constexpr int64_t kBlocksMeetAt = 256, kBlocksPartAt = 384;  // of kernels
+constexpr int64_t kPostedAt = 512;   // messages that lie in the ring
+constexpr int64_t kTakenAt = 640;    // messages that the partner has taken from its ring
+constexpr int64_t kArrivedAt = 768;  // blocks of a kernel; of the own device alone
 static_assert(kBlocksMeetAt + kMostPeerBlocks * sizeof(uint32_t) <= kBlocksPartAt);
-static_assert(kBlocksPartAt + kMostPeerBlocks * sizeof(uint32_t) <= PeerChannel::kCounterBytes);
+static_assert(kBlocksPartAt + kMostPeerBlocks * sizeof(uint32_t) <= kPostedAt);
+static_assert(kArrivedAt + sizeof(uint32_t) <= PeerChannel::kCounterBytes);
+
+uint32_t* CounterAt(std::byte* mailbox, int64_t offset) {
+  return reinterpret_cast<uint32_t*>(mailbox + offset);
+}
 
 /// The driver's operations on memory in stream order, for which the runtime library has no calls.
 struct StreamMemoryOps {
@@ -94,14 +102,14 @@ Result<PeerOp> PeerChannel::Next(OpKind kind, int64_t bytes) {
 
 Status PeerChannel::Publish(uint32_t value, int64_t counter, cudaStream_t stream) const {
   MW_ASSIGN_OR_RETURN(const StreamMemoryOps ops, DriverStreamMemoryOps());
-  const auto at = reinterpret_cast<CUdeviceptr>(ends_.their_counters + counter);
+  const auto at = reinterpret_cast<CUdeviceptr>(ends_.their_mailbox + counter);
   return DriverStatus(ops.write(stream, at, value, CU_STREAM_WRITE_VALUE_DEFAULT),
                       "cuStreamWriteValue32");
 }
 
 Status PeerChannel::Await(uint32_t value, int64_t counter, cudaStream_t stream) const {
   MW_ASSIGN_OR_RETURN(const StreamMemoryOps ops, DriverStreamMemoryOps());
-  const auto at = reinterpret_cast<CUdeviceptr>(ends_.own_counters + counter);
+  const auto at = reinterpret_cast<CUdeviceptr>(ends_.own_mailbox + counter);
   return DriverStatus(ops.wait(stream, at, value, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue32");
 }
 
@@ -120,15 +128,18 @@ Status PeerChannel::Part(cudaStream_t stream) {
 }
 
 PeerTurn PeerChannel::NextTurn() {
-  const auto at = [](std::byte* counters, int64_t offset) {
-    return reinterpret_cast<uint32_t*>(counters + offset);
-  };
-  return {at(ends_.own_counters, kBlocksMeetAt),
-          at(ends_.own_counters, kBlocksPartAt),
-          at(ends_.their_counters, kBlocksMeetAt),
-          at(ends_.their_counters, kBlocksPartAt),
+  return {CounterAt(ends_.own_mailbox, kBlocksMeetAt),
+          CounterAt(ends_.own_mailbox, kBlocksPartAt),
+          CounterAt(ends_.their_mailbox, kBlocksMeetAt),
+          CounterAt(ends_.their_mailbox, kBlocksPartAt),
           ++turn_,
           planner::PeerKernelCtas(routes_.group)};
+}
+
+/// Two in turns: who writes into one has met the partner since that read it.
+Landings PeerChannel::NextLandings() {
+  const int64_t at = kCounterBytes + slot_++ % 2 * (kMostSmallSumBytes / 2);
+  return {ends_.own_mailbox + at, ends_.their_mailbox + at};
 }
 
 Status PeerChannel::Push(const std::byte* from, const PeerOp& op, std::byte* out, int64_t bytes,
@@ -165,6 +176,10 @@ Status PeerChannel::ReduceScatter(const std::byte* in, std::byte* out, int64_t c
                                   cudaStream_t stream) {
   const int64_t bytes = count * planner::SizeOf(dtype);
   MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kReduceScatter, 2 * bytes));
+  if (2 * bytes <= kMostSmallSumBytes && !ends_.own_ring) {
+    return PeerSmallSum(in + ends_.position * bytes, in + (1 - ends_.position) * bytes, out,
+                        NextLandings(), count, dtype, NextTurn(), stream);
+  }
   return PeerSum(in + ends_.position * bytes, ends_.their_arena + op.theirs, out, nullptr, count,
                  dtype, NextTurn(), stream);
 }
@@ -174,15 +189,43 @@ Status PeerChannel::Swap(const std::byte* in, int64_t bytes, DType dtype, cudaSt
   return Push(in, op, nullptr, bytes, routes_.Of(op.kind, op.bytes, dtype), stream);
 }
 
-Status PeerChannel::Send(const std::byte* buffer, int64_t bytes, cudaStream_t stream) {
-  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kSend, bytes));
-  MW_RETURN_IF_ERROR(Await(++met_, kMeetAt, stream));
-  MW_RETURN_IF_ERROR(CopyOnDevice(ends_.their_arena + op.theirs, buffer, bytes, stream));
-  return Publish(++parted_, kPartAt, stream);
+bool PeerChannel::Buffered(int64_t bytes, bool ring, PeerCarrier carrier) const {
+  return ring && carrier == PeerCarrier::kKernels && bytes <= planner::kMostBufferedMessageBytes;
 }
 
-Status PeerChannel::Recv(int64_t bytes, cudaStream_t stream) {
-  MW_RETURN_IF_ERROR(Next(OpKind::kRecv, bytes).status());
+Status PeerChannel::Send(const std::byte* buffer, int64_t bytes, DType dtype, cudaStream_t stream) {
+  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kSend, bytes));
+  const PeerCarrier carrier = routes_.Of(op.kind, bytes, dtype);
+  const int blocks = planner::PeerKernelCtas(routes_.group);
+  uint32_t* const arrived = CounterAt(ends_.own_mailbox, kArrivedAt);
+  if (Buffered(bytes, ends_.their_ring, carrier)) {
+    const MessageRing::Place place = ring_.Next(bytes);
+    if (place.waits) MW_RETURN_IF_ERROR(Await(place.taken, kTakenAt, stream));
+    return CopyAndTell(
+        buffer, ends_.their_mailbox + kCounterBytes + place.offset, bytes,
+        {CounterAt(ends_.their_mailbox, kPostedAt), place.number, arrived}, blocks, stream);
+  }
+  std::byte* const to = ends_.their_arena + op.theirs;
+  MW_RETURN_IF_ERROR(Await(++met_, kMeetAt, stream));
+  ++parted_;
+  if (carrier == PeerCarrier::kKernels) {
+    return CopyAndTell(buffer, to, bytes,
+                       {CounterAt(ends_.their_mailbox, kPartAt), parted_, arrived}, blocks, stream);
+  }
+  MW_RETURN_IF_ERROR(CopyOnDevice(to, buffer, bytes, stream));
+  return Publish(parted_, kPartAt, stream);
+}
+
+Status PeerChannel::Recv(std::byte* buffer, int64_t bytes, DType dtype, cudaStream_t stream) {
+  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kRecv, bytes));
+  if (Buffered(bytes, ends_.own_ring, routes_.Of(op.kind, bytes, dtype))) {
+    const MessageRing::Place place = ring_.Next(bytes);
+    MW_RETURN_IF_ERROR(Await(place.number, kPostedAt, stream));
+    return CopyAndTell(ends_.own_mailbox + kCounterBytes + place.offset, buffer, bytes,
+                       {CounterAt(ends_.their_mailbox, kTakenAt), place.number,
+                        CounterAt(ends_.own_mailbox, kArrivedAt)},
+                       planner::PeerKernelCtas(routes_.group), stream);
+  }
   MW_RETURN_IF_ERROR(Publish(++met_, kMeetAt, stream));
   return Await(++parted_, kPartAt, stream);
 }

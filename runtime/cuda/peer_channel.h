@@ -2,7 +2,8 @@
 // leave the SMs to the products beside them (on 2 x H200 389 GB/s each way slow a product by 4 %,
 // where NCCL's 110 GB/s slow it by 12 %), or by kernels, which are done sooner when nothing runs
 // beside them (8 us where NCCL takes 19) and can add. Ranks write into the partner's memory: within
-// one process a copy engine that reads from it starts 12 us later.
+// one process a copy engine that reads from it starts 12 us later. Small messages go into a ring of
+// the receiver's, from where its stream takes them: no way back to the sender is on their path.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,6 +15,7 @@
 
 #include "planner/ir/peer_traffic.h"
 #include "planner/ir/program.h"
+#include "runtime/cuda/message_ring.h"
 #include "runtime/cuda/peer_kernels.h"
 #include "topologies/status.h"
 
@@ -46,14 +48,22 @@ struct PeerRoutes {
 /// not the next one of `ops`, and what CUDA reports.
 class PeerChannel {
  public:
-  /// What one rank maps of the other. Both outlive the channel.
+  /// What one rank maps of the other. Both outlive the channel. The first kCounterBytes of a
+  /// mailbox are zeros; the partner writes there, and behind them what it sends for a while.
   struct Ends {
     int position = 0;  ///< 0 or 1 in the group
     std::byte* their_arena = nullptr;
-    std::byte* own_counters = nullptr;  ///< kCounterBytes of zeros, written by the partner
-    std::byte* their_counters = nullptr;
+    std::byte* own_mailbox = nullptr;
+    std::byte* their_mailbox = nullptr;
+    bool own_ring = false;  ///< whether the mailbox has a ring for messages, else slots for sums
+    bool their_ring = false;
   };
-  static constexpr int64_t kCounterBytes = 512;
+  static constexpr int64_t kCounterBytes = 1024;
+  /// Largest input of a reduce-scatter by PeerSmallSum.
+  static constexpr int64_t kMostSmallSumBytes = 64 << 10;
+  /// Of a mailbox without and with a ring.
+  static constexpr int64_t kSlotMailboxBytes = kCounterBytes + kMostSmallSumBytes;
+  static constexpr int64_t kRingMailboxBytes = kCounterBytes + planner::kMessageRingBytes;
 
   explicit PeerChannel(const Ends& ends) : ends_(ends) {}
   /// What comes from now on, on both ranks.
@@ -71,8 +81,8 @@ class PeerChannel {
   Status ReduceScatter(const std::byte* in, std::byte* out, int64_t count, planner::DType dtype,
                        cudaStream_t stream);
   Status Swap(const std::byte* in, int64_t bytes, planner::DType dtype, cudaStream_t stream);
-  Status Send(const std::byte* buffer, int64_t bytes, cudaStream_t stream);
-  Status Recv(int64_t bytes, cudaStream_t stream);
+  Status Send(const std::byte* buffer, int64_t bytes, planner::DType dtype, cudaStream_t stream);
+  Status Recv(std::byte* buffer, int64_t bytes, planner::DType dtype, cudaStream_t stream);
 
  private:
   Result<PeerOp> Next(planner::OpKind kind, int64_t bytes);
@@ -84,6 +94,9 @@ class PeerChannel {
   Status Push(const std::byte* from, const PeerOp& op, std::byte* out, int64_t bytes,
               planner::PeerCarrier carrier, cudaStream_t stream);
   PeerTurn NextTurn();
+  Landings NextLandings();
+  /// Whether a message goes into the ring of its receiver.
+  bool Buffered(int64_t bytes, bool ring, planner::PeerCarrier carrier) const;
 
   const Ends ends_;
   std::vector<PeerOp> ops_;
@@ -92,6 +105,8 @@ class PeerChannel {
   uint32_t met_ = 0;     ///< copies for which the partner's memory was free
   uint32_t parted_ = 0;  ///< copies that have come
   uint32_t turn_ = 0;    ///< kernels so far
+  uint32_t slot_ = 0;    ///< small sums so far
+  MessageRing ring_{planner::kMessageRingBytes};
 };
 
 /// kRunFailed when the driver has no operations on memory in stream order.

@@ -48,6 +48,27 @@ int32_t LocalOf(const planner::RankBinding& binding, size_t group) {
   return at == binding.groups.end() ? -1 : static_cast<int32_t>(at - binding.groups.begin());
 }
 
+/// Where a rank has the mailboxes of its groups of two. Its partners reckon the same.
+struct Mailboxes {
+  std::vector<int64_t> at;  ///< by class-local number of the communicator
+  int64_t bytes = 0;
+  bool rings = false;  ///< those of pipeline edges have one
+};
+Mailboxes MailboxesOf(const planner::Programs& programs, int rank, const PeerCopyOptions& options) {
+  const planner::RankBinding& binding = BindingOf(programs, rank);
+  const planner::RankProgram& program = programs.programs[static_cast<size_t>(binding.program)];
+  Mailboxes boxes;
+  boxes.rings = options.idle || planner::MessageRingBytes(program) > 0;
+  for (const int32_t g : binding.groups) {
+    const planner::Group& group = programs.groups[static_cast<size_t>(g)];
+    boxes.at.push_back(boxes.bytes);
+    if (group.ranks.size() != 2 || !Allowed(group.kind, options)) continue;
+    const bool ring = boxes.rings && group.kind == CommunicatorKind::kEdge;
+    boxes.bytes += ring ? PeerChannel::kRingMailboxBytes : PeerChannel::kSlotMailboxBytes;
+  }
+  return boxes;
+}
+
 /// What the partner at the other position uses of the op's memory.
 PeerOp PeerOpOf(const IssuedOp& issued, int position) {
   const ByteRange first = RangeOf(issued, 0);
@@ -111,19 +132,19 @@ struct PeerCopies::Entry {
   int64_t host = 0;
   int64_t usable = 0;  ///< the driver can do it
   cudaIpcMemHandle_t arena{};
-  cudaIpcMemHandle_t counters{};
+  cudaIpcMemHandle_t mailboxes{};
 };
 
 /// Memory of another rank. Its handles can be opened once.
 struct PeerCopies::Mapping {
   std::byte* arena = nullptr;
-  std::byte* counters = nullptr;
+  std::byte* mailboxes = nullptr;
   Mapping() = default;
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping() {
     if (arena != nullptr) static_cast<void>(cudaIpcCloseMemHandle(arena));
-    if (counters != nullptr) static_cast<void>(cudaIpcCloseMemHandle(counters));
+    if (mailboxes != nullptr) static_cast<void>(cudaIpcCloseMemHandle(mailboxes));
   }
 };
 
@@ -137,15 +158,14 @@ PeerCopies::~PeerCopies() {
 }
 
 Status PeerCopies::Share(std::byte* arena, Entry* own) {
-  const auto bytes = static_cast<int64_t>(channels_.size()) * PeerChannel::kCounterBytes;
   own->host = ThisHost();
   own->usable = CheckStreamMemoryOps().ok() ? 1 : 0;
-  MW_RETURN_IF_ERROR(counters_.Allocate(bytes));
-  MW_CUDA_CALL(cudaMemset(counters_.data(), 0, static_cast<size_t>(bytes)));
+  MW_RETURN_IF_ERROR(mailboxes_.Allocate(mailbox_bytes_));
+  MW_CUDA_CALL(cudaMemset(mailboxes_.data(), 0, static_cast<size_t>(mailbox_bytes_)));
   MW_CUDA_CALL(cudaDeviceSynchronize());
   MW_CUDA_CALL(cudaStreamCreateWithFlags(&release_, cudaStreamNonBlocking));
   const bool shared = cudaIpcGetMemHandle(&own->arena, arena) == cudaSuccess &&
-                      cudaIpcGetMemHandle(&own->counters, counters_.data()) == cudaSuccess;
+                      cudaIpcGetMemHandle(&own->mailboxes, mailboxes_.data()) == cudaSuccess;
   static_cast<void>(cudaGetLastError());  // memory that cannot be shared is no error
   if (!shared) own->usable = 0;
   return Status::Ok();
@@ -162,7 +182,7 @@ Result<bool> PeerCopies::Map(const Entry& theirs, int rank) {
     return error == cudaSuccess;
   };
   const bool opened =
-      open(theirs.arena, &mapping->arena) && open(theirs.counters, &mapping->counters);
+      open(theirs.arena, &mapping->arena) && open(theirs.mailboxes, &mapping->mailboxes);
   static_cast<void>(cudaGetLastError());  // a GPU that cannot be reached is no error
   if (opened) mappings_[static_cast<size_t>(rank)] = std::move(mapping);
   return opened;
@@ -183,9 +203,17 @@ Status PeerCopies::Open(const planner::Programs& programs, int rank, size_t grou
   // The same on both ranks; NCCL will say what does not match.
   if (!ops || (ops->empty() && !options.idle)) return Status::Ok();
   const Mapping& mapping = *mappings_[static_cast<size_t>(partner)];
-  const int64_t at = static_cast<int64_t>(group) * PeerChannel::kCounterBytes;
+  const auto box = [&](int of) {
+    const Mailboxes boxes = MailboxesOf(programs, of, options);
+    const auto local = static_cast<size_t>(LocalOf(BindingOf(programs, of), group));
+    const bool ring = boxes.rings && programs.groups[group].kind == CommunicatorKind::kEdge;
+    return std::pair{boxes.at[local], ring};
+  };
+  const auto [own_at, own_ring] = box(rank);
+  const auto [their_at, their_ring] = box(partner);
   channels_[group] = std::make_unique<PeerChannel>(
-      PeerChannel::Ends{position, mapping.arena, counters_.data() + at, mapping.counters + at});
+      PeerChannel::Ends{position, mapping.arena, mailboxes_.data() + own_at,
+                        mapping.mailboxes + their_at, own_ring, their_ring});
   channels_[group]->Follow(*std::move(ops), routes);
   return Status::Ok();
 }
@@ -199,6 +227,9 @@ Result<std::unique_ptr<PeerCopies>> PeerCopies::Connect(Communicator& world,
   std::unique_ptr<PeerCopies> copies(new PeerCopies(device, programs.groups.size()));
   copies->mappings_.resize(ranks);
   Entry own;
+  // A rank without pairs shares some, too: nobody opens it.
+  copies->mailbox_bytes_ =
+      std::max(MailboxesOf(programs, rank, options).bytes, PeerChannel::kCounterBytes);
   MW_RETURN_IF_ERROR(copies->Share(arena, &own));
   static_assert(sizeof(Entry) % sizeof(int64_t) == 0);
   std::vector<Entry> all(ranks);
@@ -236,8 +267,7 @@ void PeerCopies::Release() {
     // Above every value that is waited for, which are compared as differences of 32 bits.
     static_cast<void>(cudaSetDevice(device_));
     static_cast<void>(cudaMemsetAsync(
-        counters_.data(), 0x3f, channels_.size() * static_cast<size_t>(PeerChannel::kCounterBytes),
-        release_));
+        mailboxes_.data(), 0x3f, static_cast<size_t>(mailbox_bytes_), release_));
   });
 }
 

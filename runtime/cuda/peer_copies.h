@@ -59,7 +59,8 @@ class PeerCopies {
               const PeerCopyOptions& options);
 
   const int device_;
-  DeviceMemory counters_;  ///< kCounterBytes a group
+  DeviceMemory mailboxes_;  ///< of the rank's groups of two, one behind the other
+  int64_t mailbox_bytes_ = 0;
   cudaStream_t release_ = nullptr;
   std::thread releasing_;
   std::vector<std::unique_ptr<Mapping>> mappings_;      ///< by rank; nullptr: not reached

@@ -29,6 +29,27 @@ inline constexpr int kMostPeerBlocks = 32;
 Status PeerSum(const std::byte* own, const std::byte* theirs, std::byte* out, std::byte* their_out,
                int64_t count, planner::DType dtype, const PeerTurn& turn, cudaStream_t stream);
 
+/// The same where each rank's terms of the other's sum fit into `landing` (count elements): they are
+/// written there, so that the two meet once. `own` are the terms of this rank's sum, `given` of the
+/// partner's. A landing must not be used again before the next kernel of the pair is over.
+struct Landings {
+  std::byte* own = nullptr;
+  std::byte* theirs = nullptr;
+};
+Status PeerSmallSum(const std::byte* own, const std::byte* given, std::byte* out,
+                    const Landings& landings, int64_t count, planner::DType dtype,
+                    const PeerTurn& turn, cudaStream_t stream);
+
+/// from -> to, then `value` to the partner's `told`: multiples of 16 bytes. Waits for nobody.
+/// `arrived`: a counter of the own device for blocks, 0 between kernels.
+struct PeerNotice {
+  uint32_t* told = nullptr;
+  uint32_t value = 0;
+  uint32_t* arrived = nullptr;
+};
+Status CopyAndTell(const std::byte* from, std::byte* to, int64_t bytes, const PeerNotice& notice,
+                   int blocks, cudaStream_t stream);
+
 /// from -> their_out and, unless that is null, `out`; multiples of 16 bytes.
 Status PeerPush(const std::byte* from, std::byte* their_out, std::byte* out, int64_t bytes,
                 const PeerTurn& turn, cudaStream_t stream);

@@ -32,12 +32,14 @@ struct PeerCase {
   DType dtype;
   bool in_place;
   PeerCarrier moves;
+  CommunicatorKind group = CommunicatorKind::kTensor;
 
   int64_t count() const { return bytes / planner::SizeOf(dtype); }
   std::string Text() const {
-    return fmt::format("{} of {} bytes {}{}, moves by {}", planner::ToString(kind), bytes,
+    return fmt::format("{} of {} bytes {}{}, moves by {}{}", planner::ToString(kind), bytes,
                        planner::ToString(dtype), in_place ? " in place" : "",
-                       moves == PeerCarrier::kKernels ? "kernels" : "copy engines");
+                       moves == PeerCarrier::kKernels ? "kernels" : "copy engines",
+                       group == CommunicatorKind::kEdge ? ", over an edge" : "");
   }
 };
 
@@ -58,16 +60,21 @@ class Pair {
     MW_RETURN_IF_ERROR(arena_.Allocate(kArenaBytes));
     world_ = MakeStoreWorld(store, {});
     MW_ASSIGN_OR_RETURN(copies_,
-                        ConnectForRates(*world_, {{"pair", CommunicatorKind::kTensor, {0, 1}}}, {0},
-                                        *device_, arena_.data()));
+                        ConnectForRates(*world_,
+                                        {{"pair", CommunicatorKind::kTensor, {0, 1}},
+                                         {"edge", CommunicatorKind::kEdge, {0, 1}}},
+                                        {0, 1}, *device_, arena_.data()));
     if (copies_ == nullptr) return RunFailed("the GPUs do not reach each other's memory");
     for (const OpKind kind : {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter,
                               OpKind::kSwap, OpKind::kSend}) {
-      for (const int64_t bytes : {int64_t{64}, int64_t{4160}, kMiB + 96, 24 * kMiB + 32}) {
+      for (const int64_t bytes : {int64_t{64}, int64_t{4160}, kMiB + 96, 4 * kMiB, 24 * kMiB + 32}) {
         for (const DType dtype : {DType::kBf16, DType::kF32}) {
           for (const PeerCarrier moves : {PeerCarrier::kKernels, PeerCarrier::kCopyEngines}) {
             for (const bool in_place : {false, true}) {
-              const PeerCase c{kind, bytes, dtype, in_place, moves};
+              PeerCase c{kind, bytes, dtype, in_place, moves};
+              MW_RETURN_IF_ERROR(RunCase(c).WithContext(c.Text()));
+              if (kind != OpKind::kSend) continue;
+              c.group = CommunicatorKind::kEdge;
               MW_RETURN_IF_ERROR(RunCase(c).WithContext(c.Text()));
             }
           }
@@ -98,9 +105,8 @@ class Pair {
                            : c.kind == OpKind::kReduceScatter ? rank_ * c.bytes / 2
                            : gathers                          ? kOutAt + rank_ * c.bytes / 2
                                                               : kOutAt;
-    PeerChannel& channel = *copies_->channel(0);
-    channel.Follow(std::vector<PeerOp>(kCalls, {kind, c.bytes, theirs}),
-                   {CommunicatorKind::kTensor, c.moves});
+    PeerChannel& channel = *copies_->channel(c.group == CommunicatorKind::kEdge ? 1 : 0);
+    channel.Follow(std::vector<PeerOp>(kCalls, {kind, c.bytes, theirs}), {c.group, c.moves});
     for (int call = 0; call < kCalls; ++call) MW_RETURN_IF_ERROR(Issue(channel, c, kind));
     MW_CUDA_CALL(cudaDeviceSynchronize());
     MW_RETURN_IF_ERROR(Check(c));
@@ -123,9 +129,9 @@ class Pair {
       case OpKind::kSwap:
         return channel.Swap(in, c.bytes, c.dtype, stream);
       case OpKind::kSend:
-        return channel.Send(in, c.bytes, stream);
+        return channel.Send(in, c.bytes, c.dtype, stream);
       default:
-        return channel.Recv(c.bytes, stream);
+        return channel.Recv(out, c.bytes, c.dtype, stream);
     }
   }
 

@@ -1,6 +1,11 @@
 // Where a rank of a pair reads and writes its partner's memory, from their programs; needs no GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <deque>
+#include <random>
+#include <utility>
+
 #include "runtime/cuda/communication_cases.h"
 #include "runtime/cuda/peer_copies.h"
 
@@ -61,6 +66,47 @@ TEST(PairOps, WhatCannotBeCutInVectorsIsLeftToNccl) {
   EXPECT_EQ(OpsOf(c, c, 0).size(), 0U);
 }
 
+TEST(MessageRing, NoMessageLiesOverOneThatMayNotHaveBeenTaken) {
+  constexpr int64_t kRing = 1000;
+  std::mt19937 random(7);  // NOLINT: the same sizes in every run
+  for (const int most : {20, 500}) {
+    MessageRing sender(kRing), receiver(kRing);
+    std::deque<std::pair<uint32_t, std::pair<int64_t, int64_t>>> under_way;
+    uint32_t asked = 0;
+    int waits = 0;
+    for (uint32_t n = 1; n <= 20'000; ++n) {
+      const int64_t bytes = std::uniform_int_distribution<int64_t>(1, most)(random);
+      const MessageRing::Place place = sender.Next(bytes);
+      const MessageRing::Place same = receiver.Next(bytes);
+      EXPECT_EQ(place.offset, same.offset);
+      EXPECT_EQ(place.number, n);
+      EXPECT_LE(place.offset + bytes, kRing);
+      if (place.waits) {
+        ++waits;
+        EXPECT_LT(place.taken, n) << "of its own or later messages: for ever";
+        asked = std::max(asked, place.taken);
+      }
+      while (!under_way.empty() && under_way.front().first <= asked) under_way.pop_front();
+      for (const auto& [number, range] : under_way) {
+        ASSERT_TRUE(range.second <= place.offset || range.first >= place.offset + bytes)
+            << "message " << n << " over " << number;
+      }
+      under_way.push_back({n, {place.offset, place.offset + bytes}});
+    }
+    EXPECT_GT(waits, 0);
+    EXPECT_LT(waits, most == 20 ? 20'000 / 20 : 20'001) << "one wait for many messages";
+  }
+}
+
+TEST(MessageRingBytes, OnlyProgramsWithSmallMessagesNeedOne) {
+  const auto bytes = [](OpKind kind, int64_t size) {
+    return planner::MessageRingBytes(ProgramOf({kind, CommunicatorKind::kEdge, size, 1}, 0));
+  };
+  EXPECT_EQ(bytes(OpKind::kSend, 4 << 20), planner::kMessageRingBytes);
+  EXPECT_EQ(bytes(OpKind::kSend, 5 << 20), 0);
+  EXPECT_EQ(bytes(OpKind::kAllReduce, 64), 0);
+}
+
 TEST(PeerRoutes, SumsGoByKernelsAndLargeMovesByCopyEngines) {
   using planner::DType;
   using planner::PeerCarrier;
@@ -72,7 +118,8 @@ TEST(PeerRoutes, SumsGoByKernelsAndLargeMovesByCopyEngines) {
   EXPECT_EQ(of(OpKind::kReduceScatter, 64), PeerCarrier::kKernels);
   EXPECT_EQ(of(OpKind::kAllGather, kBytes), PeerCarrier::kCopyEngines);
   EXPECT_EQ(of(OpKind::kAllGather, 1 << 20), PeerCarrier::kKernels);
-  EXPECT_EQ(of(OpKind::kSend, 64), PeerCarrier::kCopyEngines);
+  EXPECT_EQ(of(OpKind::kSend, kBytes), PeerCarrier::kCopyEngines);
+  EXPECT_EQ(of(OpKind::kRecv, 64), PeerCarrier::kKernels);
   EXPECT_EQ(of(OpKind::kAllReduce, kBytes, DType::kF64), PeerCarrier::kNccl);
   routes.moves = PeerCarrier::kCopyEngines;
   EXPECT_EQ(of(OpKind::kSwap, 64), PeerCarrier::kCopyEngines);
