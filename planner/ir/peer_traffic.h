@@ -19,6 +19,7 @@ constexpr int NcclCtas(CommunicatorKind kind) {
     case CommunicatorKind::kTensor:
       return 32;
     case CommunicatorKind::kData:
+    case CommunicatorKind::kTied:
       return 8;
     case CommunicatorKind::kEdge:
       return 1;
@@ -37,7 +38,7 @@ enum class PeerCarrier : uint8_t {
 /// Thread blocks of a kernel between pairs of `kind`: 8 take nine tenths of what the link gives, and
 /// gradients have time.
 constexpr int PeerKernelCtas(CommunicatorKind kind) {
-  return kind == CommunicatorKind::kData ? 8 : 16;
+  return kind == CommunicatorKind::kTensor || kind == CommunicatorKind::kEdge ? 16 : 8;
 }
 
 /// Messages up to this go into a ring of the receiver's, whether it waits for them or not. Larger

@@ -73,6 +73,7 @@ std::optional<cost::Traffic> TrafficOf(CommunicatorKind kind) {
     case CommunicatorKind::kTensor:
       return cost::Traffic::kTensor;
     case CommunicatorKind::kData:
+    case CommunicatorKind::kTied:
       return cost::Traffic::kData;
     case CommunicatorKind::kEdge:
       return cost::Traffic::kEdge;

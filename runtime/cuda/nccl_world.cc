@@ -285,12 +285,12 @@ int CtasOf(const NcclOptions& options, planner::CommunicatorKind kind) {
     case planner::CommunicatorKind::kTensor:
       return options.tensor_ctas;
     case planner::CommunicatorKind::kData:
+    case planner::CommunicatorKind::kTied:
       return options.data_ctas;
     case planner::CommunicatorKind::kEdge:
       return options.edge_ctas;
     case planner::CommunicatorKind::kWorld:
     case planner::CommunicatorKind::kKeyValueCopies:
-    case planner::CommunicatorKind::kTied:
       break;
   }
   return options.other_ctas;

@@ -26,7 +26,7 @@ int64_t ThisHost() {
 
 bool Allowed(CommunicatorKind kind, const PeerCopyOptions& options) {
   return (kind == CommunicatorKind::kTensor && options.tensor) ||
-         (kind == CommunicatorKind::kData && options.data) ||
+         ((kind == CommunicatorKind::kData || kind == CommunicatorKind::kTied) && options.data) ||
          (kind == CommunicatorKind::kEdge && options.edges);
 }
 

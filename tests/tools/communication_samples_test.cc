@@ -79,8 +79,8 @@ TEST(CommunicationSamples, ComeFromAMeasurementWithTheLinksOfTheModel) {
   EXPECT_EQ(samples->times.size(), measured.samples.size());
   const auto fitted = cost::FitCommunication(*samples, "a test");
   ASSERT_TRUE(fitted.ok()) << fitted.status().message();
-  EXPECT_EQ(fitted->traffic.size(), 16u);
-  EXPECT_EQ(fitted->lines.back().rows, 32);
+  EXPECT_EQ(fitted->traffic.size(), 17u);
+  EXPECT_EQ(fitted->lines.back().rows, 34);
   measured.nvlink = false;
   samples = ToCommunicationSamples(measured, *h200);
   ASSERT_TRUE(samples.ok());

@@ -271,7 +271,7 @@ TEST(NcclOptions, CtasByKind) {
   EXPECT_EQ(CtasOf(options, CommunicatorKind::kTensor), 32);
   EXPECT_EQ(CtasOf(options, CommunicatorKind::kData), 8);
   EXPECT_EQ(CtasOf(options, CommunicatorKind::kEdge), 1);
-  EXPECT_EQ(CtasOf(options, CommunicatorKind::kTied), 4);
+  EXPECT_EQ(CtasOf(options, CommunicatorKind::kTied), 8);
 }
 
 TEST(NcclWorld, OptionsAreChecked) {

@@ -3,6 +3,9 @@
 #include <iterator>
 #include <map>
 #include <set>
+#include <string>
+#include <tuple>
+#include <vector>
 
 #include "planner/predict/predict.h"
 #include "runtime/cuda/prepare_kernels.h"
@@ -95,6 +98,7 @@ constexpr Split kSplits[] = {
     {"pp2, copies", 1, 2, 1, 1, false, planner::Recompute::kNone, 1, kCopies},
     {"pp2 v2", 1, 2, 1, 2, false, planner::Recompute::kFull},
     {"pp2 v2, copies", 1, 2, 1, 2, false, planner::Recompute::kNone, 1, kCopies},
+    {"pp2 v2, kernels", 1, 2, 1, 2, false, planner::Recompute::kNone, 1, kKernels},
     {"dp2", 1, 1, 2, 1, false, planner::Recompute::kNone},
     {"dp2, kernels", 1, 1, 2, 1, false, planner::Recompute::kNone, 1, kKernels},
     {"dp2 zero1", 1, 1, 2, 1, true, planner::Recompute::kNone},
@@ -172,34 +176,47 @@ TEST(GpuRun, GradientsInBf16StayNearThoseOfOneGpu) {
 }
 
 /// Curves of training on text stay together.
-TEST(GpuRun, TwoHundredStepsFollowTheCpu) {
-  SKIP_BELOW(1);
+class GpuTraining : public ::testing::TestWithParam<std::tuple<DType, Split>> {};
+
+TEST_P(GpuTraining, TwoHundredStepsFollowTheCpu) {
+  const auto& [dtype, split] = GetParam();
+  SKIP_BELOW(split.tp * split.pp * split.dp);
   constexpr int64_t kSteps = 200;
   const std::string text = std::string(MESHWRIGHT_SOURCE_DIR) + "/tests/data/text/corpus.txt";
-  const Reference reference = RunOnCpu("gpt-tiny", DType::kF32, kSteps, text);
-  const int gpus = runtime::CountGpus();
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
-    for (const Split& split : kSplits) {
-      if (split.tp * split.pp * split.dp > gpus || split.recompute != planner::Recompute::kNone) {
-        continue;
-      }
-      testing::GpuJobOptions options = OptionsOf(split);
-      options.steps = kSteps;
-      options.data = text;
-      const GpuJob job = testing::RunOnGpus(ProgramsOf("gpt-tiny", split, dtype), options);
-      ASSERT_EQ(job.exit_code, 0) << job.what << ": " << job.ranks[0].error;
-      double largest = 0.0;
-      for (size_t i = 0; i < kSteps; ++i) {
-        largest = std::max(largest, std::abs(job.ranks[0].losses[i] - reference.losses[i]));
-      }
-      std::printf("%s, %s: loss %.4f -> %.4f, largest difference to the CPU %.1e\n", split.name,
-                  planner::ToString(dtype).c_str(), job.ranks[0].losses[0],
-                  job.ranks[0].losses[kSteps - 1], largest);
-      EXPECT_LE(largest, dtype == DType::kF32 ? 1e-2 : 5e-2) << split.name;
-      EXPECT_LT(job.ranks[0].losses[kSteps - 1], job.ranks[0].losses[0] - 1.0);
-    }
+  static const Reference reference = RunOnCpu("gpt-tiny", DType::kF32, kSteps, text);
+  testing::GpuJobOptions options = OptionsOf(split);
+  options.steps = kSteps;
+  options.data = text;
+  const GpuJob job = testing::RunOnGpus(ProgramsOf("gpt-tiny", split, dtype), options);
+  ASSERT_EQ(job.exit_code, 0) << job.what << ": " << job.ranks[0].error;
+  double largest = 0.0;
+  for (size_t i = 0; i < kSteps; ++i) {
+    largest = std::max(largest, std::abs(job.ranks[0].losses[i] - reference.losses[i]));
   }
+  std::printf("%s, %s: loss %.4f -> %.4f, largest difference to the CPU %.1e\n", split.name,
+              planner::ToString(dtype).c_str(), job.ranks[0].losses[0],
+              job.ranks[0].losses[kSteps - 1], largest);
+  EXPECT_LE(largest, dtype == DType::kF32 ? 1e-2 : 5e-2);
+  EXPECT_LT(job.ranks[0].losses[kSteps - 1], job.ranks[0].losses[0] - 1.0);
 }
+
+std::vector<Split> SplitsWithoutRecomputation() {
+  std::vector<Split> splits;
+  std::copy_if(std::begin(kSplits), std::end(kSplits), std::back_inserter(splits),
+               [](const Split& split) { return split.recompute == planner::Recompute::kNone; });
+  return splits;
+}
+
+INSTANTIATE_TEST_SUITE_P(Splits, GpuTraining,
+                         ::testing::Combine(::testing::Values(DType::kF32, DType::kBf16),
+                                            ::testing::ValuesIn(SplitsWithoutRecomputation())),
+                         [](const auto& of) {
+                           std::string name = std::get<1>(of.param).name;
+                           std::replace_if(
+                               name.begin(), name.end(),
+                               [](char c) { return c == ' ' || c == ','; }, '_');
+                           return name + "_" + planner::ToString(std::get<0>(of.param));
+                         });
 
 TEST(GpuRun, DeterministicModeRepeatsItsBits) {
   SKIP_BELOW(1);
