@@ -6,18 +6,19 @@
 
 namespace meshwright::planner {
 
-int64_t MessageRingBytes(const RankProgram& program) {
-  const auto buffered = [&](const Block& block, const Op& op) {
-    return IsMessage(op.kind) &&
-           WorkOf(block, op, program).message_bytes <= kMostBufferedMessageBytes;
-  };
+int64_t MessageRingBytes(const RankProgram& program, int32_t communicator) {
+  constexpr int64_t kLeastBytes = 1 << 20;
+  int64_t largest = 0;
   for (const Block& block : program.blocks) {
-    if (std::any_of(block.ops.begin(), block.ops.end(),
-                    [&](const Op& op) { return buffered(block, op); })) {
-      return kMessageRingBytes;
+    for (const Op& op : block.ops) {
+      if (op.kind != OpKind::kRecv || op.attributes.communicator != communicator) continue;
+      const OpWork work = WorkOf(block, op, program);
+      const bool buffered = work.message_bytes <= kMostBufferedMessageBytes &&
+                            PeerTrafficPossible(work.message_bytes, work.dtype);
+      if (buffered) largest = std::max(largest, work.message_bytes);
     }
   }
-  return 0;
+  return largest == 0 ? 0 : std::max(2 * largest, kLeastBytes);
 }
 
 }  // namespace meshwright::planner

@@ -42,11 +42,8 @@ constexpr int PeerKernelCtas(CommunicatorKind kind) {
 }
 
 /// Messages up to this go into a ring of the receiver's, whether it waits for them or not. Larger
-/// ones wait for their buffer.
-inline constexpr int64_t kMostBufferedMessageBytes = int64_t{4} << 20;
-inline constexpr int64_t kMessageRingBytes = 2 * kMostBufferedMessageBytes;
-/// Above this a copy engine's late start (some 12 us) counts less than what it leaves to products.
-inline constexpr int64_t kMostMessageBytesByKernels = int64_t{48} << 20;
+/// ones wait for their buffer, which takes 17 us.
+inline constexpr int64_t kMostBufferedMessageBytes = int64_t{16} << 20;
 
 /// `bytes`: whole buffer of an all-reduce, output of an all-gather, input of a reduce-scatter, else
 /// what goes one way. Parts and sums take 16 bytes at a time.
@@ -69,7 +66,7 @@ constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes,
     case OpKind::kSwap: {
       const int64_t large = op == OpKind::kSwap        ? int64_t{4} << 20
                             : op == OpKind::kAllGather ? int64_t{16} << 20
-                                                       : kMostMessageBytesByKernels;
+                                                       : kMostBufferedMessageBytes + 1;
       const auto by_size = bytes < large ? PeerCarrier::kKernels : PeerCarrier::kCopyEngines;
       return moves.value_or(by_size);
     }
@@ -78,7 +75,8 @@ constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes,
   }
 }
 
-/// Of a rank for every pipeline edge of its: none when the program has no messages for it.
-int64_t MessageRingBytes(const RankProgram& program);
+/// Of a rank that receives over the class-local communicator: room for two of the largest messages
+/// that go there; 0 when none does.
+int64_t MessageRingBytes(const RankProgram& program, int32_t communicator);
 
 }  // namespace meshwright::planner

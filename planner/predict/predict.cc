@@ -94,10 +94,11 @@ Bytes OutsideBytes(const RankProgram& program, const cost::DeviceProfile& profil
   Bytes bytes = gpu.context_memory.value + gpu.library_memory.value;
   if (gpu.run_memory && !program.communicators.empty()) {
     const cost::RunMemory& memory = *gpu.run_memory;
-    const Bytes ring(cost::PeersReach(gpu) ? MessageRingBytes(program) : 0);
     bytes += memory.communicators.value;
-    for (const CommunicatorInfo& c : program.communicators) {
-      bytes += c.kind == CommunicatorKind::kEdge ? memory.edge.value + ring
+    for (size_t i = 0; i < program.communicators.size(); ++i) {
+      const CommunicatorInfo& c = program.communicators[i];
+      if (cost::PeersReach(gpu)) bytes += Bytes(MessageRingBytes(program, static_cast<int32_t>(i)));
+      bytes += c.kind == CommunicatorKind::kEdge ? memory.edge.value
                : IdleNccl(c, gpu)                ? memory.idle.value
                                                  : NcclCtas(c.kind) * memory.cta.value;
     }

@@ -153,9 +153,8 @@ Status SmallSum(const std::byte* own, const std::byte* given, std::byte* out,
   const int64_t blocks = (packs + kThreads - 1) / kThreads;
   MW_CHECK(blocks <= kMostPeerBlocks);
   PeerSmallSumKernel<T><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-      reinterpret_cast<const T*>(own), reinterpret_cast<const T*>(given),
-      reinterpret_cast<T*>(out), reinterpret_cast<const T*>(landings.own),
-      reinterpret_cast<T*>(landings.theirs), packs, turn);
+      reinterpret_cast<const T*>(own), reinterpret_cast<const T*>(given), reinterpret_cast<T*>(out),
+      reinterpret_cast<const T*>(landings.own), reinterpret_cast<T*>(landings.theirs), packs, turn);
   MW_CUDA_CALL(cudaGetLastError());
   return Status::Ok();
 }

@@ -1,5 +1,5 @@
-// Where messages of a pipeline edge lie in the receiver's ring until it takes them. Both ends reckon
-// the same places from the sizes alone.
+// Where messages of a pipeline edge lie in the receiver's ring until it takes them. Both ends
+// reckon the same places from the sizes alone.
 #pragma once
 
 #include <algorithm>

@@ -19,7 +19,7 @@ using planner::PeerCarrier;
 constexpr int64_t kMeetAt = 0;    // of copies: the partner's memory is free
 constexpr int64_t kPartAt = 128;  // of copies: the partner's data has come
 constexpr int64_t kBlocksMeetAt = 256, kBlocksPartAt = 384;  // of kernels
-constexpr int64_t kPostedAt = 512;   // messages that lie in the ring
+constexpr int64_t kPostedAt = 512;                           // messages that lie in the ring
 constexpr int64_t kTakenAt = 640;    // messages that the partner has taken from its ring
 constexpr int64_t kArrivedAt = 768;  // blocks of a kernel; of the own device alone
 static_assert(kBlocksMeetAt + kMostPeerBlocks * sizeof(uint32_t) <= kBlocksPartAt);
@@ -176,7 +176,7 @@ Status PeerChannel::ReduceScatter(const std::byte* in, std::byte* out, int64_t c
                                   cudaStream_t stream) {
   const int64_t bytes = count * planner::SizeOf(dtype);
   MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kReduceScatter, 2 * bytes));
-  if (2 * bytes <= kMostSmallSumBytes && !ends_.own_ring) {
+  if (2 * bytes <= kMostSmallSumBytes && ends_.own_ring_bytes == 0) {
     return PeerSmallSum(in + ends_.position * bytes, in + (1 - ends_.position) * bytes, out,
                         NextLandings(), count, dtype, NextTurn(), stream);
   }
@@ -189,36 +189,29 @@ Status PeerChannel::Swap(const std::byte* in, int64_t bytes, DType dtype, cudaSt
   return Push(in, op, nullptr, bytes, routes_.Of(op.kind, op.bytes, dtype), stream);
 }
 
-bool PeerChannel::Buffered(int64_t bytes, bool ring, PeerCarrier carrier) const {
-  return ring && carrier == PeerCarrier::kKernels && bytes <= planner::kMostBufferedMessageBytes;
+bool PeerChannel::Buffered(const PeerOp& op, DType dtype) const {
+  const int64_t ring = std::max(ends_.own_ring_bytes, ends_.their_ring_bytes);
+  return 2 * op.bytes <= ring && routes_.Of(op.kind, op.bytes, dtype) == PeerCarrier::kKernels;
 }
 
 Status PeerChannel::Send(const std::byte* buffer, int64_t bytes, DType dtype, cudaStream_t stream) {
   MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kSend, bytes));
-  const PeerCarrier carrier = routes_.Of(op.kind, bytes, dtype);
-  const int blocks = planner::PeerKernelCtas(routes_.group);
-  uint32_t* const arrived = CounterAt(ends_.own_mailbox, kArrivedAt);
-  if (Buffered(bytes, ends_.their_ring, carrier)) {
+  if (Buffered(op, dtype)) {
     const MessageRing::Place place = ring_.Next(bytes);
     if (place.waits) MW_RETURN_IF_ERROR(Await(place.taken, kTakenAt, stream));
-    return CopyAndTell(
-        buffer, ends_.their_mailbox + kCounterBytes + place.offset, bytes,
-        {CounterAt(ends_.their_mailbox, kPostedAt), place.number, arrived}, blocks, stream);
+    return CopyAndTell(buffer, ends_.their_mailbox + kCounterBytes + place.offset, bytes,
+                       {CounterAt(ends_.their_mailbox, kPostedAt), place.number,
+                        CounterAt(ends_.own_mailbox, kArrivedAt)},
+                       planner::PeerKernelCtas(routes_.group), stream);
   }
-  std::byte* const to = ends_.their_arena + op.theirs;
   MW_RETURN_IF_ERROR(Await(++met_, kMeetAt, stream));
-  ++parted_;
-  if (carrier == PeerCarrier::kKernels) {
-    return CopyAndTell(buffer, to, bytes,
-                       {CounterAt(ends_.their_mailbox, kPartAt), parted_, arrived}, blocks, stream);
-  }
-  MW_RETURN_IF_ERROR(CopyOnDevice(to, buffer, bytes, stream));
-  return Publish(parted_, kPartAt, stream);
+  MW_RETURN_IF_ERROR(CopyOnDevice(ends_.their_arena + op.theirs, buffer, bytes, stream));
+  return Publish(++parted_, kPartAt, stream);
 }
 
 Status PeerChannel::Recv(std::byte* buffer, int64_t bytes, DType dtype, cudaStream_t stream) {
   MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kRecv, bytes));
-  if (Buffered(bytes, ends_.own_ring, routes_.Of(op.kind, bytes, dtype))) {
+  if (Buffered(op, dtype)) {
     const MessageRing::Place place = ring_.Next(bytes);
     MW_RETURN_IF_ERROR(Await(place.number, kPostedAt, stream));
     return CopyAndTell(ends_.own_mailbox + kCounterBytes + place.offset, buffer, bytes,

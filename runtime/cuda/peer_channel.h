@@ -8,6 +8,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -55,17 +56,15 @@ class PeerChannel {
     std::byte* their_arena = nullptr;
     std::byte* own_mailbox = nullptr;
     std::byte* their_mailbox = nullptr;
-    bool own_ring = false;  ///< whether the mailbox has a ring for messages, else slots for sums
-    bool their_ring = false;
+    int64_t own_ring_bytes = 0;  ///< of the ring for messages in a mailbox; 0: slots for sums
+    int64_t their_ring_bytes = 0;
   };
   static constexpr int64_t kCounterBytes = 1024;
   /// Largest input of a reduce-scatter by PeerSmallSum.
   static constexpr int64_t kMostSmallSumBytes = 64 << 10;
-  /// Of a mailbox without and with a ring.
-  static constexpr int64_t kSlotMailboxBytes = kCounterBytes + kMostSmallSumBytes;
-  static constexpr int64_t kRingMailboxBytes = kCounterBytes + planner::kMessageRingBytes;
 
-  explicit PeerChannel(const Ends& ends) : ends_(ends) {}
+  explicit PeerChannel(const Ends& ends)
+      : ends_(ends), ring_(std::max(ends.own_ring_bytes, ends.their_ring_bytes)) {}
   /// What comes from now on, on both ranks.
   void Follow(std::vector<PeerOp> ops, const PeerRoutes& routes);
 
@@ -95,8 +94,8 @@ class PeerChannel {
               planner::PeerCarrier carrier, cudaStream_t stream);
   PeerTurn NextTurn();
   Landings NextLandings();
-  /// Whether a message goes into the ring of its receiver.
-  bool Buffered(int64_t bytes, bool ring, planner::PeerCarrier carrier) const;
+  /// Whether a message goes into the receiver's ring.
+  bool Buffered(const PeerOp& op, planner::DType dtype) const;
 
   const Ends ends_;
   std::vector<PeerOp> ops_;
@@ -106,7 +105,7 @@ class PeerChannel {
   uint32_t parted_ = 0;  ///< copies that have come
   uint32_t turn_ = 0;    ///< kernels so far
   uint32_t slot_ = 0;    ///< small sums so far
-  MessageRing ring_{planner::kMessageRingBytes};
+  MessageRing ring_;     ///< of the pair's receiver
 };
 
 /// kRunFailed when the driver has no operations on memory in stream order.

@@ -50,23 +50,31 @@ int32_t LocalOf(const planner::RankBinding& binding, size_t group) {
 
 /// Where a rank has the mailboxes of its groups of two. Its partners reckon the same.
 struct Mailboxes {
-  std::vector<int64_t> at;  ///< by class-local number of the communicator
+  struct Box {
+    int64_t at = 0;
+    int64_t ring_bytes = 0;
+  };
+  std::vector<Box> boxes;  ///< by class-local number of the communicator
   int64_t bytes = 0;
-  bool rings = false;  ///< those of pipeline edges have one
 };
 Mailboxes MailboxesOf(const planner::Programs& programs, int rank, const PeerCopyOptions& options) {
   const planner::RankBinding& binding = BindingOf(programs, rank);
   const planner::RankProgram& program = programs.programs[static_cast<size_t>(binding.program)];
-  Mailboxes boxes;
-  boxes.rings = options.idle || planner::MessageRingBytes(program) > 0;
-  for (const int32_t g : binding.groups) {
-    const planner::Group& group = programs.groups[static_cast<size_t>(g)];
-    boxes.at.push_back(boxes.bytes);
-    if (group.ranks.size() != 2 || !Allowed(group.kind, options)) continue;
-    const bool ring = boxes.rings && group.kind == CommunicatorKind::kEdge;
-    boxes.bytes += ring ? PeerChannel::kRingMailboxBytes : PeerChannel::kSlotMailboxBytes;
+  Mailboxes all;
+  for (size_t c = 0; c < binding.groups.size(); ++c) {
+    const planner::Group& group = programs.groups[static_cast<size_t>(binding.groups[c])];
+    Mailboxes::Box box{all.bytes};
+    if (PartnerOf(group, rank, options) >= 0) {
+      const bool receives = group.kind == CommunicatorKind::kEdge && group.ranks[1] == rank;
+      box.ring_bytes = receives && options.idle
+                           ? 2 * planner::kMostBufferedMessageBytes
+                           : planner::MessageRingBytes(program, static_cast<int32_t>(c));
+      all.bytes += PeerChannel::kCounterBytes;
+      all.bytes += box.ring_bytes > 0 ? box.ring_bytes : PeerChannel::kMostSmallSumBytes;
+    }
+    all.boxes.push_back(box);
   }
-  return boxes;
+  return all;
 }
 
 /// What the partner at the other position uses of the op's memory.
@@ -204,16 +212,13 @@ Status PeerCopies::Open(const planner::Programs& programs, int rank, size_t grou
   if (!ops || (ops->empty() && !options.idle)) return Status::Ok();
   const Mapping& mapping = *mappings_[static_cast<size_t>(partner)];
   const auto box = [&](int of) {
-    const Mailboxes boxes = MailboxesOf(programs, of, options);
     const auto local = static_cast<size_t>(LocalOf(BindingOf(programs, of), group));
-    const bool ring = boxes.rings && programs.groups[group].kind == CommunicatorKind::kEdge;
-    return std::pair{boxes.at[local], ring};
+    return MailboxesOf(programs, of, options).boxes[local];
   };
-  const auto [own_at, own_ring] = box(rank);
-  const auto [their_at, their_ring] = box(partner);
+  const Mailboxes::Box own = box(rank), theirs = box(partner);
   channels_[group] = std::make_unique<PeerChannel>(
-      PeerChannel::Ends{position, mapping.arena, mailboxes_.data() + own_at,
-                        mapping.mailboxes + their_at, own_ring, their_ring});
+      PeerChannel::Ends{position, mapping.arena, mailboxes_.data() + own.at,
+                        mapping.mailboxes + theirs.at, own.ring_bytes, theirs.ring_bytes});
   channels_[group]->Follow(*std::move(ops), routes);
   return Status::Ok();
 }
@@ -266,8 +271,8 @@ void PeerCopies::Release() {
   releasing_ = std::thread([this] {
     // Above every value that is waited for, which are compared as differences of 32 bits.
     static_cast<void>(cudaSetDevice(device_));
-    static_cast<void>(cudaMemsetAsync(
-        mailboxes_.data(), 0x3f, static_cast<size_t>(mailbox_bytes_), release_));
+    static_cast<void>(
+        cudaMemsetAsync(mailboxes_.data(), 0x3f, static_cast<size_t>(mailbox_bytes_), release_));
   });
 }
 

@@ -59,7 +59,7 @@ class PeerCopies {
               const PeerCopyOptions& options);
 
   const int device_;
-  DeviceMemory mailboxes_;  ///< of the rank's groups of two, one behind the other
+  DeviceMemory mailboxes_;  ///< of the rank's pairs, one behind the other
   int64_t mailbox_bytes_ = 0;
   cudaStream_t release_ = nullptr;
   std::thread releasing_;

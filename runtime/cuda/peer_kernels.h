@@ -29,9 +29,9 @@ inline constexpr int kMostPeerBlocks = 32;
 Status PeerSum(const std::byte* own, const std::byte* theirs, std::byte* out, std::byte* their_out,
                int64_t count, planner::DType dtype, const PeerTurn& turn, cudaStream_t stream);
 
-/// The same where each rank's terms of the other's sum fit into `landing` (count elements): they are
-/// written there, so that the two meet once. `own` are the terms of this rank's sum, `given` of the
-/// partner's. A landing must not be used again before the next kernel of the pair is over.
+/// The same where each rank's terms of the other's sum fit into `landing` (count elements): they
+/// are written there, so that the two meet once. `own` are the terms of this rank's sum, `given` of
+/// the partner's. A landing must not be used again before the next kernel of the pair is over.
 struct Landings {
   std::byte* own = nullptr;
   std::byte* theirs = nullptr;

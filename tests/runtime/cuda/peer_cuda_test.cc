@@ -59,15 +59,15 @@ class Pair {
     MW_ASSIGN_OR_RETURN(device_, CudaDevice::Open(options, {true}));
     MW_RETURN_IF_ERROR(arena_.Allocate(kArenaBytes));
     world_ = MakeStoreWorld(store, {});
-    MW_ASSIGN_OR_RETURN(copies_,
-                        ConnectForRates(*world_,
-                                        {{"pair", CommunicatorKind::kTensor, {0, 1}},
-                                         {"edge", CommunicatorKind::kEdge, {0, 1}}},
-                                        {0, 1}, *device_, arena_.data()));
+    MW_ASSIGN_OR_RETURN(copies_, ConnectForRates(*world_,
+                                                 {{"pair", CommunicatorKind::kTensor, {0, 1}},
+                                                  {"edge", CommunicatorKind::kEdge, {0, 1}}},
+                                                 {0, 1}, *device_, arena_.data()));
     if (copies_ == nullptr) return RunFailed("the GPUs do not reach each other's memory");
     for (const OpKind kind : {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter,
                               OpKind::kSwap, OpKind::kSend}) {
-      for (const int64_t bytes : {int64_t{64}, int64_t{4160}, kMiB + 96, 4 * kMiB, 24 * kMiB + 32}) {
+      for (const int64_t bytes :
+           {int64_t{64}, int64_t{4160}, kMiB + 96, 16 * kMiB, 24 * kMiB + 32}) {
         for (const DType dtype : {DType::kBf16, DType::kF32}) {
           for (const PeerCarrier moves : {PeerCarrier::kKernels, PeerCarrier::kCopyEngines}) {
             for (const bool in_place : {false, true}) {

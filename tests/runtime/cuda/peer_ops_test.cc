@@ -98,13 +98,16 @@ TEST(MessageRing, NoMessageLiesOverOneThatMayNotHaveBeenTaken) {
   }
 }
 
-TEST(MessageRingBytes, OnlyProgramsWithSmallMessagesNeedOne) {
-  const auto bytes = [](OpKind kind, int64_t size) {
-    return planner::MessageRingBytes(ProgramOf({kind, CommunicatorKind::kEdge, size, 1}, 0));
+TEST(MessageRingBytes, WhoReceivesSmallMessagesHasRoomForTwo) {
+  const auto bytes = [](OpKind kind, int64_t size, int rank) {
+    const RankProgram program = ProgramOf({kind, CommunicatorKind::kEdge, size, 1}, rank);
+    return planner::MessageRingBytes(program, 0);
   };
-  EXPECT_EQ(bytes(OpKind::kSend, 4 << 20), planner::kMessageRingBytes);
-  EXPECT_EQ(bytes(OpKind::kSend, 5 << 20), 0);
-  EXPECT_EQ(bytes(OpKind::kAllReduce, 64), 0);
+  EXPECT_EQ(bytes(OpKind::kSend, 16 << 20, 1), 32 << 20);
+  EXPECT_EQ(bytes(OpKind::kSend, 64, 1), 1 << 20);
+  EXPECT_EQ(bytes(OpKind::kSend, 17 << 20, 1), 0);
+  EXPECT_EQ(bytes(OpKind::kSend, 64, 0), 0) << "it sends";
+  EXPECT_EQ(bytes(OpKind::kAllReduce, 64, 1), 0);
 }
 
 TEST(PeerRoutes, SumsGoByKernelsAndLargeMovesByCopyEngines) {
