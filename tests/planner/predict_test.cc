@@ -57,6 +57,10 @@ TEST(Predict, CountsMemoryOutsideTheArenaByCommunicator) {
   // A pair whose operations all go straight between memories leaves NCCL's buffers unmade.
   program.communicators[0].size = 2;
   EXPECT_EQ(OutsideBytes(program, *profile).value(), alone + (490 + 140 + 13) * kMiB);
+  // So do two stages that share a weight, with a quarter of the CTAs.
+  program.communicators.push_back({"tied", CommunicatorKind::kTied, 2});
+  EXPECT_EQ(OutsideBytes(program, *profile).value(), alone + (490 + 140 + 13 + 35) * kMiB);
+  program.communicators.pop_back();
   auto apart = *profile;  // GPUs that do not reach each other's memory: nothing goes past NCCL
   std::erase_if(apart.gpu->traffic,
                 [](const cost::TrafficFit& fit) { return fit.carrier != cost::Carrier::kNccl; });
