@@ -88,8 +88,9 @@ std::string PlanText(const Plan& plan, const Style& style) {
                    m.cp > 1 ? fmt::format(", context {}", m.cp) : "",
                    m.ep > 1 ? fmt::format(", expert {}", m.ep) : "")});
   table.Row({"schedule", planner::ToString(plan.schedule)});
-  table.Row({"arithmetic", fmt::format("{}, {}", planner::ToString(plan.dtype),
-                                       planner::ToString(plan.optimizer))});
+  table.Row({"arithmetic",
+             fmt::format("{}, {}, logits in chunks of at most {}", planner::ToString(plan.dtype),
+                         planner::ToString(plan.optimizer), BytesText(m.logits_chunk_bytes))});
   if (m.kv_copies > 1) {
     table.Row(
         {"key-value heads",

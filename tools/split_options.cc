@@ -41,11 +41,12 @@ void SplitOptions::Declare(OptionSet& options) {
                  "too");
   options.Choice("--sp", &sequence_parallel, {"on", "off"},
                  "sequence parallelism inside tensor groups; default: on where legal");
-  options.Int("--tensor-chunks", &tensor_chunks, {1, 64},
-              "chunks of rows in which traffic of tensor groups goes beside products; with sequence "
-              "parallelism an even number, for tp 2");
   options.Int(
-      "--logits-chunk", &logits_chunk_mib, {1, 1 << 20},
+      "--tensor-chunks", &tensor_chunks, {1, kMostTensorChunks},
+      "chunks of rows in which traffic of tensor groups goes beside products; with sequence "
+      "parallelism an even number, for tp 2");
+  options.Int(
+      "--logits-chunk", &logits_chunk_mib, {1, kMostLogitsChunkMib},
       "MiB of logits that a rank computes at a time; default: 1/128 of a GPU's memory, from "
       "256 to 1024, 256 on CPU ranks");
   options.Choice("--dtype", &dtype, {"bf16", "fp32", "fp64"},

@@ -15,6 +15,9 @@
 
 namespace meshwright::tools {
 
+inline constexpr int64_t kMostTensorChunks = 64;
+inline constexpr int64_t kMostLogitsChunkMib = int64_t{1} << 20;
+
 /// Axes that the user holds; empty ones are free.
 struct SplitOptions {
   std::string model;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "planner/lower/make_plan.h"
 #include "tools/evaluate.h"
 #include "tools/resolve.h"
+#include "tools/split_options.h"
 
 namespace meshwright::tools {
 namespace {
@@ -26,7 +28,6 @@ constexpr int64_t kVocabQuantum = 128;
 // Beyond these, programs of all ranks take minutes to lower and simulate.
 constexpr int64_t kMostRanks = 4096;
 constexpr int64_t kMostPasses = 100'000;  // micro-batches x chunks
-constexpr int64_t kMostMib = int64_t{1} << 20;
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 /// Whole numbers from 1 on with spaces between them; blank: none.
@@ -45,6 +46,17 @@ Result<std::vector<int64_t>> Numbers(const MeasuredRow& row, const std::string& 
     numbers.push_back(n);
   }
   return numbers;
+}
+
+/// At most one such number, up to `most`; blank: none.
+Result<std::optional<int64_t>> Number(const MeasuredRow& row, const std::string& column,
+                                      int64_t most) {
+  MW_ASSIGN_OR_RETURN(const std::vector<int64_t> numbers, Numbers(row, column));
+  if (numbers.empty()) return std::optional<int64_t>();
+  if (numbers.size() == 1 && numbers.front() <= most) return std::optional(numbers.front());
+  return InvalidInput(fmt::format(
+      "row {} (line {}), column {}: found {}; allowed: one whole number from 1 to {}, or nothing",
+      row.id, row.line, column, row.Text(column), most));
 }
 
 Result<planner::SplitRequest> RequestOf(const RowCase& row) {
@@ -90,15 +102,10 @@ Result<Evaluation> EvaluateRow(const MeasuredRow& row, const RowCase& made,
                                const ClusterOptions& where, Output& output) {
   MW_ASSIGN_OR_RETURN(planner::SplitRequest request, RequestOf(made));
   MW_ASSIGN_OR_RETURN(request.layers, Numbers(row, "stage_layers"));
-  MW_ASSIGN_OR_RETURN(const std::vector<int64_t> chunks, Numbers(row, "tensor_chunks"));
-  if (!chunks.empty()) request.tensor_chunks = chunks.front();
-  MW_ASSIGN_OR_RETURN(const std::vector<int64_t> logits, Numbers(row, "logits_chunk_mib"));
-  if (!logits.empty() && logits.front() > kMostMib) {
-    return InvalidInput(
-        fmt::format("row {} (line {}), column logits_chunk_mib: found {}; allowed: 1 to {} MiB",
-                    row.id, row.line, logits.front(), kMostMib));
-  }
-  if (!logits.empty()) request.logits_chunk_bytes = logits.front() << 20;
+  MW_ASSIGN_OR_RETURN(const auto chunks, Number(row, "tensor_chunks", kMostTensorChunks));
+  request.tensor_chunks = chunks.value_or(1);
+  MW_ASSIGN_OR_RETURN(const auto logits, Number(row, "logits_chunk_mib", kMostLogitsChunkMib));
+  if (logits) request.logits_chunk_bytes = *logits << 20;
   planner::ModelSpec model;
   model.name = row.Text("model");
   model.modules = {made.inputs.module};

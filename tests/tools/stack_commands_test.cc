@@ -228,7 +228,8 @@ TEST_F(ValidateTest, OwnRunsArePredictedWithinTheirInterval) {
     ASSERT_FALSE(row["predicted_step_s"].is_null()) << row;
     const double step = row["predicted_step_s"].get<double>();
     const double error = step / row["measured_step_s"].get<double>() - 1;
-    // In two stages kernels of microseconds take one more than on one GPU: not priced, not explained.
+    // In two stages kernels of microseconds take one more than on one GPU: not priced, not
+    // explained.
     const bool short_kernels = row["measured_step_s"].get<double>() < 0.05;
     EXPECT_LE(std::abs(error), short_kernels ? 0.12 : 0.08) << row["id"];
     squares += error * error;
@@ -265,7 +266,14 @@ TEST_F(ValidateTest, BadTablesAreBadInput) {
       "X-1,gpt2,H200,1,1024,1,1,99999999999999\n";
   const CliResult logits = Meshwright("validate --rows " + Write("huge.csv", huge) + own);
   EXPECT_EQ(logits.exit, 2);
-  EXPECT_THAT(logits.err, HasSubstr("logits_chunk_mib: found 99999999999999; allowed: 1 to"));
+  EXPECT_THAT(logits.err, HasSubstr("logits_chunk_mib: found 99999999999999; allowed: one whole "
+                                    "number from 1 to 1048576, or nothing"));
+  const std::string two =
+      "id,model,gpu,gpus,seq,micro_batch,global_batch,tensor_chunks\n"
+      "X-1,gpt2,H200,1,1024,1,1,2 4\n";
+  const CliResult several = Meshwright("validate --rows " + Write("two.csv", two) + own);
+  EXPECT_EQ(several.exit, 2);
+  EXPECT_THAT(several.err, HasSubstr("tensor_chunks: found 2 4; allowed: one whole number"));
 
   EXPECT_EQ(Meshwright("validate --rows /nowhere.csv").exit, 2);
   const CliResult ragged = Meshwright("validate --rows " + Write("ragged.csv", "id,model\nX-1\n"));
