@@ -180,6 +180,8 @@ struct GpuModel {
   std::optional<IssueCost> issue;   ///< not set: issuing is taken to be free
   Sourced<Seconds> graph_launch;  ///< launch_overhead in a CUDA graph, as our own runtime launches;
                                   ///< optional: launch_overhead
+  /// What an op takes more in a run of several GPUs; optional: nothing.
+  Sourced<Seconds> partnered_launch;
   /// Rate of products while a communication kernel runs / alone; optional: not slower.
   Sourced<double> beside_communication;
   Sourced<double>

@@ -190,6 +190,9 @@ Status VisitGpu(A& archive, T& gpu) {
   if (!archive.Absent("graph_launch", gpu.graph_launch == Sourced<Seconds>())) {
     MW_RETURN_IF_ERROR(archive.Value("graph_launch", gpu.graph_launch, kTime));
   }
+  if (!archive.Absent("partnered_launch", gpu.partnered_launch == Sourced<Seconds>())) {
+    MW_RETURN_IF_ERROR(archive.Value("partnered_launch", gpu.partnered_launch, kTime));
+  }
   if (!archive.Absent("beside_communication", gpu.beside_communication == Sourced<double>())) {
     MW_RETURN_IF_ERROR(
         archive.Value("beside_communication", gpu.beside_communication, Range{0.1, 1}, "ratio"));

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "runtime/gpu_run.h"
 #include "runtime/measure_communication.h"
 
@@ -40,6 +42,12 @@ std::vector<CommunicationCase> Operations(int gpus, bool peers) {
   return cases;
 }
 
+/// Larger messages never go by kernels.
+int64_t MostBytesOf(const CommunicationCase& c) {
+  const bool ring = c.kind == OpKind::kSend && c.carrier == planner::PeerCarrier::kKernels;
+  return ring ? planner::kMostBufferedMessageBytes : kMostBytes;
+}
+
 }  // namespace
 
 std::vector<int> CommunicationGroups(int gpus) {
@@ -50,11 +58,11 @@ std::vector<int> CommunicationGroups(int gpus) {
 std::vector<CommunicationCase> CommunicationGrid(int gpus, bool peers) {
   std::vector<CommunicationCase> cases;
   for (CommunicationCase c : Operations(gpus, peers)) {
-    for (c.bytes = kLeastBytes; c.bytes <= kMostBytes; c.bytes *= 4) cases.push_back(c);
+    for (c.bytes = kLeastBytes; c.bytes <= MostBytesOf(c); c.bytes *= 4) cases.push_back(c);
     c.held_out = true;
     for (const int64_t bytes : kHeldOutBytes) {
       c.bytes = bytes;
-      cases.push_back(c);
+      if (bytes <= MostBytesOf(c)) cases.push_back(c);
     }
   }
   return cases;
@@ -62,7 +70,7 @@ std::vector<CommunicationCase> CommunicationGrid(int gpus, bool peers) {
 
 std::vector<CommunicationCase> BesideGrid(int gpus, bool peers) {
   std::vector<CommunicationCase> cases = Operations(gpus, peers);
-  for (CommunicationCase& c : cases) c.bytes = kBesideBytes;
+  for (CommunicationCase& c : cases) c.bytes = std::min(kBesideBytes, MostBytesOf(c));
   return cases;
 }
 

@@ -176,6 +176,7 @@ NodePrice Prices::PriceOp(const RankProgram& program, const Block& block, const 
   NodePrice price;
   if (!on_cpu()) {
     price.time = model_->PriceOp(work);
+    if (work.kind != cost::WorkKind::kHost) price.time += partnered_;
     price.device_milli = 1000;
     return price;
   }
@@ -368,6 +369,9 @@ Result<Prices> MakePrices(const Plan& plan, const topologies::Cluster& cluster,
                                  : CorePlaces::kOwn);
     const bool sharded = m.sharding == Sharding::kZero1;
     prices.owned_share_.push_back(sharded ? 1.0 / static_cast<double>(m.dp) : 1.0);
+  }
+  if (const auto& gpu = model.profile().gpu; gpu && world > 1) {
+    prices.partnered_ = ToNanoseconds(gpu->partnered_launch.value);
   }
   prices.model_ = std::make_shared<const cost::CostModel>(model);
   prices.cluster_ = std::make_shared<const topologies::Cluster>(cluster);

@@ -85,6 +85,8 @@ class Prices {
   std::shared_ptr<const cost::CostModel> model_;
   std::shared_ptr<const topologies::Cluster> cluster_;
   std::vector<int> device_of_rank_;
+  /// Of every op of a GPU rank that has partners.
+  Nanoseconds partnered_;
   std::vector<CorePlaces> places_;   ///< by module; CPU ranks
   std::vector<double> owned_share_;  ///< by module: part of a bucket that a rank's optimizer owns
   std::shared_ptr<PathCache> paths_;

@@ -19,8 +19,8 @@ using planner::PeerCarrier;
 constexpr int64_t kMeetAt = 0;    // of copies: the partner's memory is free
 constexpr int64_t kPartAt = 128;  // of copies: the partner's data has come
 constexpr int64_t kBlocksMeetAt = 256, kBlocksPartAt = 384;  // of kernels
-constexpr int64_t kPostedAt = 512;                           // messages that lie in the ring
-constexpr int64_t kTakenAt = 640;    // messages that the partner has taken from its ring
+// Messages that lie in the ring; that the partner has taken from its own.
+constexpr int64_t kPostedAt = 512, kTakenAt = 640;
 constexpr int64_t kArrivedAt = 768;  // blocks of a kernel; of the own device alone
 static_assert(kBlocksMeetAt + kMostPeerBlocks * sizeof(uint32_t) <= kBlocksPartAt);
 static_assert(kBlocksPartAt + kMostPeerBlocks * sizeof(uint32_t) <= kPostedAt);

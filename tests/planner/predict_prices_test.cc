@@ -155,6 +155,25 @@ NodePrice AllReduceOfFour(int64_t cores) {
 constexpr double kMovedSeconds = 8 * 4000 / 2e9;
 constexpr double kFurtherSeconds = 2e-6;
 
+TEST(Prices, OpsOfSeveralGpusCostALaunchMore) {
+  const auto costs = ShippedCosts("h200-sxm");
+  const auto cluster = ShippedCluster("h200-x2", 2);
+  const Plan alone = PlanOf(DeepGpt(), Request(1, 1, 1));
+  const Plan both = PlanOf(DeepGpt(), Request(1, 1, 2));
+  const RankProgram program = Lowered(alone).programs.front();
+  const Prices one = PricesOf(alone, cluster, costs), two = PricesOf(both, cluster, costs);
+  const int64_t more = ToNanoseconds(costs.profile().gpu->partnered_launch.value).value();
+  EXPECT_EQ(more, 1000);
+  for (const Block& block : program.blocks) {
+    for (const Op& op : block.ops) {
+      if (IsCollective(op.kind) || IsMessage(op.kind)) continue;
+      const int64_t difference = two.PriceOp(program, block, op).time.value() -
+                                 one.PriceOp(program, block, op).time.value();
+      EXPECT_EQ(difference, IsHost(op.kind) ? 0 : more) << ToString(op.kind);
+    }
+  }
+}
+
 TEST(Prices, CpuCollectiveOnSharedCoresTakesACoreAllTheTime) {
   const NodePrice price = AllReduceOfFour(3);
   EXPECT_NEAR(static_cast<double>(price.time.value()),

@@ -80,7 +80,7 @@ TEST(CommunicationSamples, ComeFromAMeasurementWithTheLinksOfTheModel) {
   const auto fitted = cost::FitCommunication(*samples, "a test");
   ASSERT_TRUE(fitted.ok()) << fitted.status().message();
   EXPECT_EQ(fitted->traffic.size(), 17u);
-  EXPECT_EQ(fitted->lines.back().rows, 34);
+  EXPECT_EQ(fitted->lines.back().rows, 33);
   measured.nvlink = false;
   samples = ToCommunicationSamples(measured, *h200);
   ASSERT_TRUE(samples.ok());

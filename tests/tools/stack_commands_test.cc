@@ -228,10 +228,7 @@ TEST_F(ValidateTest, OwnRunsArePredictedWithinTheirInterval) {
     ASSERT_FALSE(row["predicted_step_s"].is_null()) << row;
     const double step = row["predicted_step_s"].get<double>();
     const double error = step / row["measured_step_s"].get<double>() - 1;
-    // In two stages kernels of microseconds take one more than on one GPU: not priced, not
-    // explained.
-    const bool short_kernels = row["measured_step_s"].get<double>() < 0.05;
-    EXPECT_LE(std::abs(error), short_kernels ? 0.12 : 0.08) << row["id"];
+    EXPECT_LE(std::abs(error), 0.08) << row["id"];
     squares += error * error;
     sum += std::abs(error);
     half_width = row["interval"][1].get<double>() / step - 1;
