@@ -239,7 +239,7 @@ class SliceOverlapper {
     graph_.nodes.push_back(std::move(norm));
   }
 
-  /// The norm of the first rows and their swap, at `at`, go before products that add to later rows.
+  /// The norm of the first rows and their swap, at `at`, go before products over later rows.
   void Advance(size_t at) {
     auto& nodes = graph_.nodes;
     size_t to = at;

@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kThreads)
   Wide::From(x).Store(out + at);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    CopyAndTellKernel(const uint4* from, uint4* to, int64_t packs, PeerNotice notice) {
+/// To `to` and, unless that is null, `also`, by all blocks.
+__device__ void CopyPacks(const uint4* from, uint4* to, uint4* also, int64_t packs) {
   const int64_t wide = int64_t{gridDim.x} * kThreads;
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < packs; i += wide * kUnroll) {
     uint4 a[kUnroll];
@@ -94,9 +94,17 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      if (i + u * wide < packs) to[i + u * wide] = a[u];
+      const int64_t at = i + u * wide;
+      if (at >= packs) continue;
+      to[at] = a[u];
+      if (also != nullptr) also[at] = a[u];
     }
   }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    CopyAndTellKernel(const uint4* from, uint4* to, int64_t packs, PeerNotice notice) {
+  CopyPacks(from, to, nullptr, packs);
   __syncthreads();
   if (threadIdx.x != 0) return;
   if (gridDim.x > 1) {
@@ -110,21 +118,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     PeerPushKernel(const uint4* from, uint4* their_out, uint4* out, int64_t packs, PeerTurn t) {
   Meet(t);
-  const int64_t wide = int64_t{gridDim.x} * kThreads;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < packs; i += wide * kUnroll) {
-    uint4 a[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (i + u * wide < packs) a[u] = from[i + u * wide];
-    }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t at = i + u * wide;
-      if (at >= packs) continue;
-      their_out[at] = a[u];
-      if (out != nullptr) out[at] = a[u];
-    }
-  }
+  CopyPacks(from, their_out, out, packs);
   Part(t);
 }
 

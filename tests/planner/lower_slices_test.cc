@@ -179,7 +179,7 @@ TEST(Lower, FirstRowsOfANormLeaveBeforeTheOthersAreMade) {
     std::vector<OpKind> kinds;
     for (const Op& op : block->ops) kinds.push_back(op.kind);
     using K = OpKind;
-    // In front of the first gather and, behind the products that add, of the second.
+    // In front of the first gather and, behind the products over later rows, of the second.
     const std::vector<K> first = {K::kNorm, K::kSwap, K::kNorm, K::kSwap, K::kLinear};
     EXPECT_TRUE(std::equal(first.begin(), first.end(), kinds.begin()));
     const std::vector<K> second = {K::kLinear, K::kNorm, K::kSwap, K::kLinear, K::kNorm, K::kSwap};
