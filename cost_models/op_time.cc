@@ -151,18 +151,22 @@ FlopsPerSecond GpuAttentionRate(const Work& work, const GpuModel& gpu) {
 }
 
 Seconds GpuAttentionTime(const Work& work, const GpuModel& gpu) {
-  const FlopsPerSecond rate = GpuAttentionRate(work, gpu);
   const Neighbours found = FindNearest(work, gpu);
-  const double tail =
-      found.below->tail.value * (1 - found.part) + found.above->tail.value * found.part;
-  if (tail == 0) return work.flops / rate;
-  constexpr double kQueries = 128;
+  const auto between = [&](double below, double above) {
+    return below * (1 - found.part) + above * found.part;
+  };
+  const double queries = std::min(128.0, static_cast<double>(work.kv_length));
   // Two products forward; five backward: the scores again and four gradients.
   const double products = work.backward ? 5 : 2;
-  const double block = 2 * products * kQueries * static_cast<double>(work.kv_length) *
+  const double block = 2 * products * queries * static_cast<double>(work.kv_length) *
                        static_cast<double>(work.head_dim);
-  const double unit_rate = rate.value() / static_cast<double>(gpu.multiprocessors.value);
-  return work.flops / rate + Seconds(tail * block / unit_rate);
+  const double units = static_cast<double>(gpu.multiprocessors.value);
+  const FlopsPerSecond rate = GpuAttentionRate(work, gpu);
+  const double tail = between(found.below->tail.value, found.above->tail.value);
+  const Seconds all = work.flops / rate + Seconds(tail * block * units / rate.value());
+  // Where there are fewer blocks than multiprocessors, the longest one is what takes the time.
+  const double endless = between(found.below->rate.value.value(), found.above->rate.value.value());
+  return std::max(all, Seconds(block * units / endless));
 }
 
 double EffectiveBytes(const std::vector<EfficiencyPoint>& curve, Bytes bytes) {

@@ -61,7 +61,8 @@ Seconds GpuGemmTime(const GemmShape& shape, const GpuModel& gpu, FlopsPerSecond 
 /// else those of bf16 and of any order.
 FlopsPerSecond GpuAttentionRate(const Work& work, const GpuModel& gpu);
 
-/// Time of fused attention: flops / rate + the tail (see AttentionRate).
+/// Time of fused attention: flops / rate + the tail (see AttentionRate), at least that of 128 queries
+/// and all keys on one multiprocessor at its part of the endless rate.
 Seconds GpuAttentionTime(const Work& work, const GpuModel& gpu);
 
 /// Bytes that take as long on links of full efficiency: linear between the points of the curve (one
