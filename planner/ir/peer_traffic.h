@@ -62,11 +62,11 @@ constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes,
       return PeerCarrier::kKernels;
     case OpKind::kSend:
     case OpKind::kRecv:
+      return moves.value_or(bytes <= kMostBufferedMessageBytes ? PeerCarrier::kKernels
+                                                               : PeerCarrier::kCopyEngines);
     case OpKind::kAllGather:
     case OpKind::kSwap: {
-      const int64_t large = op == OpKind::kSwap        ? int64_t{4} << 20
-                            : op == OpKind::kAllGather ? int64_t{16} << 20
-                                                       : kMostBufferedMessageBytes + 1;
+      const int64_t large = int64_t{op == OpKind::kSwap ? 4 : 16} << 20;
       const auto by_size = bytes < large ? PeerCarrier::kKernels : PeerCarrier::kCopyEngines;
       return moves.value_or(by_size);
     }

@@ -20,13 +20,16 @@ class MessageRing {
     uint32_t taken = 0;
   };
 
-  /// `bytes`: of the ring, where every message has at most half.
+  /// `bytes`: of the ring; 0: no message goes there.
   explicit MessageRing(int64_t bytes) : bytes_(bytes) {}
 
-  /// For the next message. What must be waited for is asked in one go for half of the messages that
-  /// are under way, since each wait costs a stream 2 us.
+  /// Two of the messages must have room, so that one can come while another is taken.
+  bool Takes(int64_t bytes) const { return 2 * bytes <= bytes_; }
+
+  /// For the next message, which it takes. What must be waited for is asked in one go for half of
+  /// the messages that are under way, since each wait costs a stream 2 us.
   Place Next(int64_t bytes) {
-    MW_CHECK(bytes > 0 && 2 * bytes <= bytes_);
+    MW_CHECK(bytes > 0 && Takes(bytes));
     const bool wraps = end_ + bytes > bytes_;
     Place place{wraps ? 0 : end_, ++number_};
     // The oldest lie where the ring goes on; before it starts again, also behind its end.

@@ -190,8 +190,7 @@ Status PeerChannel::Swap(const std::byte* in, int64_t bytes, DType dtype, cudaSt
 }
 
 bool PeerChannel::Buffered(const PeerOp& op, DType dtype) const {
-  const int64_t ring = std::max(ends_.own_ring_bytes, ends_.their_ring_bytes);
-  return 2 * op.bytes <= ring && routes_.Of(op.kind, op.bytes, dtype) == PeerCarrier::kKernels;
+  return ring_.Takes(op.bytes) && routes_.Of(op.kind, op.bytes, dtype) == PeerCarrier::kKernels;
 }
 
 Status PeerChannel::Send(const std::byte* buffer, int64_t bytes, DType dtype, cudaStream_t stream) {

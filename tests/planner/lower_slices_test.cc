@@ -91,10 +91,11 @@ TEST(Lower, ANormAddsTheOtherRanksPartOfTheSumInFrontOfIt) {
           const auto swap = std::find_if(block.ops.begin(), block.ops.end(), [&](const Op& other) {
             return other.kind == OpKind::kSwap &&
                    block.tensors[static_cast<size_t>(other.operands[1].tensor)].offset ==
-                       block.tensors[received].offset &&
-                   other.signal >= 0;
+                       block.tensors[received].offset;
           });
           ASSERT_NE(swap, block.ops.end()) << block.name;
+          EXPECT_NE(std::find(op.waits.begin(), op.waits.end(), swap->signal), op.waits.end())
+              << block.name << ": the part must have come";
         }
         EXPECT_EQ(rows, 8) << block.name << ": each of the rank's rows once";
       }

@@ -244,33 +244,22 @@ TEST_F(ValidateTest, OwnRunsArePredictedWithinTheirInterval) {
 }
 
 TEST_F(ValidateTest, BadTablesAreBadInput) {
-  const std::string own = " --stack meshwright";
   EXPECT_EQ(Meshwright("validate --cluster h200-x2 --rows " + Write("rows.csv", kRows)).exit, 2);
-  const std::string bad =
-      "id,model,gpu,gpus,seq,micro_batch,global_batch,stage_layers\n"
-      "X-1,gpt2,H200,1,1024,1,1,six\n";
-  const CliResult layers = Meshwright("validate --rows " + Write("bad.csv", bad) + own);
-  EXPECT_EQ(layers.exit, 2);
-  EXPECT_THAT(layers.err, HasSubstr("stage_layers"));
-  const std::string half =
-      "id,model,gpu,gpus,seq,micro_batch,global_batch,tensor_chunks\n"
-      "X-1,gpt2,H200,1,1024,1,1,0.5\n";
-  const CliResult chunks = Meshwright("validate --rows " + Write("half.csv", half) + own);
-  EXPECT_EQ(chunks.exit, 2);
-  EXPECT_THAT(chunks.err, HasSubstr("tensor_chunks"));
-  const std::string huge =
-      "id,model,gpu,gpus,seq,micro_batch,global_batch,logits_chunk_mib\n"
-      "X-1,gpt2,H200,1,1024,1,1,99999999999999\n";
-  const CliResult logits = Meshwright("validate --rows " + Write("huge.csv", huge) + own);
-  EXPECT_EQ(logits.exit, 2);
-  EXPECT_THAT(logits.err, HasSubstr("logits_chunk_mib: found 99999999999999; allowed: one whole "
-                                    "number from 1 to 1048576, or nothing"));
-  const std::string two =
-      "id,model,gpu,gpus,seq,micro_batch,global_batch,tensor_chunks\n"
-      "X-1,gpt2,H200,1,1024,1,1,2 4\n";
-  const CliResult several = Meshwright("validate --rows " + Write("two.csv", two) + own);
-  EXPECT_EQ(several.exit, 2);
-  EXPECT_THAT(several.err, HasSubstr("tensor_chunks: found 2 4; allowed: one whole number"));
+  const auto error_of = [&](const std::string& column, const std::string& value) {
+    const std::string rows = "id,model,gpu,gpus,seq,micro_batch,global_batch," + column +
+                             "\nX-1,gpt2,H200,1,1024,1,1," + value + "\n";
+    const CliResult result =
+        Meshwright("validate --stack meshwright --rows " + Write(column + ".csv", rows));
+    EXPECT_EQ(result.exit, 2) << column << " " << value;
+    return result.err;
+  };
+  EXPECT_THAT(error_of("stage_layers", "six"), HasSubstr("stage_layers"));
+  EXPECT_THAT(error_of("tensor_chunks", "0.5"), HasSubstr("tensor_chunks"));
+  EXPECT_THAT(error_of("tensor_chunks", "2 4"),
+              HasSubstr("tensor_chunks: found 2 4; allowed: one whole number"));
+  EXPECT_THAT(error_of("logits_chunk_mib", "99999999999999"),
+              HasSubstr("logits_chunk_mib: found 99999999999999; allowed: one whole number from 1 "
+                        "to 1048576, or nothing"));
 
   EXPECT_EQ(Meshwright("validate --rows /nowhere.csv").exit, 2);
   const CliResult ragged = Meshwright("validate --rows " + Write("ragged.csv", "id,model\nX-1\n"));

@@ -94,7 +94,9 @@ TEST(MessageRing, NoMessageLiesOverOneThatMayNotHaveBeenTaken) {
       under_way.push_back({n, {place.offset, place.offset + bytes}});
     }
     EXPECT_GT(waits, 0);
-    EXPECT_LT(waits, most == 20 ? 20'000 / 20 : 20'001) << "one wait for many messages";
+    if (most == 20) {
+      EXPECT_LT(waits, 20'000 / 20) << "one wait for many messages";
+    }
   }
 }
 
