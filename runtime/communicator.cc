@@ -40,8 +40,8 @@ const char* ToString(CommOp op) {
       return "broadcast";
     case CommOp::kAllToAll:
       return "all_to_all";
-    case CommOp::kSwap:
-      return "swap";
+    case CommOp::kShift:
+      return "shift";
     case CommOp::kBarrier:
       return "barrier";
     case CommOp::kSplit:
@@ -83,12 +83,6 @@ void AddElements(std::byte* acc, const std::byte* add, int64_t count, planner::D
       break;
   }
   MW_CHECK(false && "dtype is checked before");
-}
-
-Status CheckPair(int size, const std::string& communicator) {
-  if (size == 2) return Status::Ok();
-  return InvalidInput(fmt::format("{}: a swap is of two members, there are {}; gather instead",
-                                  communicator, size));
 }
 
 Status CheckSummable(planner::DType dtype, const std::string& communicator) {

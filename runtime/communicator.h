@@ -21,7 +21,7 @@ enum class CommOp : uint8_t {
   kReduceScatter,
   kBroadcast,
   kAllToAll,
-  kSwap,
+  kShift,
   kBarrier,
   kSplit,
   kSend,
@@ -68,9 +68,10 @@ class Communicator {
   /// Slice j of in [size() * count] goes to slice rank() of `out` on member j. No overlap.
   virtual Status AllToAll(const std::byte* in, std::byte* out, int64_t count,
                           planner::DType dtype) = 0;
-  /// Of two members: the other's in [count] -> out [count]. No overlap.
-  virtual Status Swap(const std::byte* in, std::byte* out, int64_t count,
-                      planner::DType dtype) = 0;
+  /// Around the ring of members: in [count] goes to the next one, out [count] comes from the one
+  /// before. No overlap.
+  virtual Status Shift(const std::byte* in, std::byte* out, int64_t count,
+                       planner::DType dtype) = 0;
   /// Done once member `peer` has received.
   virtual Status Send(const std::byte* buffer, int64_t count, planner::DType dtype, int peer) = 0;
   virtual Status Recv(std::byte* buffer, int64_t count, planner::DType dtype, int peer) = 0;
@@ -95,8 +96,13 @@ Result<std::vector<std::unique_ptr<Communicator>>> CreateGroups(
 
 /// acc [count] += add [count] for a type that can be summed.
 void AddElements(std::byte* acc, const std::byte* add, int64_t count, planner::DType dtype);
-/// An error unless a communicator that swaps has two members.
-Status CheckPair(int size, const std::string& communicator);
+/// Members to which a shift sends and from which it receives.
+inline int NextMember(int rank, int size) {
+  return (rank + 1) % size;
+}
+inline int MemberBefore(int rank, int size) {
+  return (rank + size - 1) % size;
+}
 /// An error unless `dtype` is fp32, fp64 or int64.
 Status CheckSummable(planner::DType dtype, const std::string& communicator);
 

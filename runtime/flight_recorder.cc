@@ -15,7 +15,7 @@ using nlohmann::json;
 constexpr CommOp kOps[] = {CommOp::kAllReduce, CommOp::kAllGather, CommOp::kReduceScatter,
                            CommOp::kBroadcast, CommOp::kAllToAll,  CommOp::kBarrier,
                            CommOp::kSplit,     CommOp::kSend,      CommOp::kRecv,
-                           CommOp::kSwap};
+                           CommOp::kShift};
 
 Result<CommOp> ParseOp(const std::string& text) {
   for (const CommOp op : kOps) {

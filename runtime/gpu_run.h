@@ -27,6 +27,9 @@ struct GpuOptions {
   int data_ctas = planner::NcclCtas(planner::CommunicatorKind::kData);
   int edge_ctas = planner::NcclCtas(planner::CommunicatorKind::kEdge);
   PeerCopyOptions peer_copies;
+  /// Ranks may share a GPU, as it happens where `device` is the same for several: to try a plan
+  /// on fewer GPUs than it has ranks. NCCL takes them for ranks of different hosts; slow.
+  bool share_devices = false;
   bool graphs = true;         ///< runs of kernels as CUDA graphs
   bool time_ops = false;      ///< measure every op of the last step
   std::string tuning_file;    ///< choices of earlier runs; empty: none are kept

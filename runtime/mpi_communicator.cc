@@ -55,7 +55,7 @@ class MpiCommunicator final : public Communicator {
   Status ReduceScatter(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
   Status Broadcast(std::byte* buffer, int64_t count, DType dtype, int root) override;
   Status AllToAll(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
-  Status Swap(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
+  Status Shift(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
   Status Send(const std::byte* buffer, int64_t count, DType dtype, int peer) override;
   Status Recv(std::byte* buffer, int64_t count, DType dtype, int peer) override;
   Status Barrier() override;
@@ -217,13 +217,12 @@ Status MpiCommunicator::AllToAll(const std::byte* in, std::byte* out, int64_t co
   return Exchange({CommOp::kAllToAll, dtype, 0}, sends, receives);
 }
 
-Status MpiCommunicator::Swap(const std::byte* in, std::byte* out, int64_t count, DType dtype) {
+Status MpiCommunicator::Shift(const std::byte* in, std::byte* out, int64_t count, DType dtype) {
   const InFlight in_flight(busy_);
-  MW_RETURN_IF_ERROR(Begin(CommOp::kSwap, in_flight, count, 0));
-  MW_RETURN_IF_ERROR(CheckPair(size(), name()));
+  MW_RETURN_IF_ERROR(Begin(CommOp::kShift, in_flight, count, 0));
   const int64_t bytes = count * planner::SizeOf(dtype);
-  const int other = 1 - rank_;
-  return Exchange({CommOp::kSwap, dtype, 0}, {{other, Mutable(in), bytes}}, {{other, out, bytes}});
+  return Exchange({CommOp::kShift, dtype, 0}, {{NextMember(rank_, size()), Mutable(in), bytes}},
+                  {{MemberBefore(rank_, size()), out, bytes}});
 }
 
 Status MpiCommunicator::Send(const std::byte* buffer, int64_t count, DType dtype, int peer) {

@@ -94,8 +94,8 @@ Status OpRunner::Communicate(const OpCall& call) {
       const std::byte* in = a != nullptr ? a : b + c.rank() * count * planner::SizeOf(out->dtype);
       return c.AllGather(in, b, count, out->dtype);
     }
-    case OpKind::kSwap:
-      return c.Swap(a, call.Address(1), first->elements(), first->dtype);
+    case OpKind::kShift:
+      return c.Shift(a, call.Address(1), first->elements(), first->dtype);
     case OpKind::kReduceScatter: {
       const int64_t count = first->elements() / c.size();
       std::byte* out = call.Address(1);

@@ -83,7 +83,7 @@ class StoreCommunicator final : public Communicator {
   Status ReduceScatter(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
   Status Broadcast(std::byte* buffer, int64_t count, DType dtype, int root) override;
   Status AllToAll(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
-  Status Swap(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
+  Status Shift(const std::byte* in, std::byte* out, int64_t count, DType dtype) override;
   Status Send(const std::byte* buffer, int64_t count, DType dtype, int peer) override;
   Status Recv(std::byte* buffer, int64_t count, DType dtype, int peer) override;
   Status Barrier() override { return Exchange({CommOp::kBarrier}, {}).status(); }
@@ -296,11 +296,10 @@ Status StoreCommunicator::AllToAll(const std::byte* in, std::byte* out, int64_t 
   return Status::Ok();
 }
 
-Status StoreCommunicator::Swap(const std::byte* in, std::byte* out, int64_t count, DType dtype) {
-  MW_RETURN_IF_ERROR(CheckPair(size(), name_));
+Status StoreCommunicator::Shift(const std::byte* in, std::byte* out, int64_t count, DType dtype) {
   const int64_t bytes = std::max<int64_t>(count, 0) * planner::SizeOf(dtype);
-  MW_ASSIGN_OR_RETURN(const auto all, Exchange({CommOp::kSwap, count, dtype}, View(in, bytes)));
-  const std::string& theirs = all[static_cast<size_t>(1 - rank_)];
+  MW_ASSIGN_OR_RETURN(const auto all, Exchange({CommOp::kShift, count, dtype}, View(in, bytes)));
+  const std::string& theirs = all[static_cast<size_t>(MemberBefore(rank_, size()))];
   if (static_cast<int64_t>(theirs.size()) != bytes) return RunFailed("a message of wrong size");
   Copy(out, theirs);
   return Status::Ok();

@@ -32,8 +32,8 @@ class ThreadCommunicator final : public Communicator {
   Status AllToAll(const std::byte* in, std::byte* out, int64_t count, DType dtype) override {
     return core_->Run(rank_, {CommOp::kAllToAll, dtype, count, -1, in, out});
   }
-  Status Swap(const std::byte* in, std::byte* out, int64_t count, DType dtype) override {
-    return core_->Run(rank_, {CommOp::kSwap, dtype, count, -1, in, out});
+  Status Shift(const std::byte* in, std::byte* out, int64_t count, DType dtype) override {
+    return core_->Run(rank_, {CommOp::kShift, dtype, count, -1, in, out});
   }
   Status Send(const std::byte* buffer, int64_t count, DType dtype, int peer) override {
     return core_->Run(rank_, {CommOp::kSend, dtype, count, peer, buffer, nullptr});

@@ -61,7 +61,6 @@ Status ThreadCore::Check(int rank, const ThreadRequest& r) const {
   if (r.op == CommOp::kAllReduce || r.op == CommOp::kReduceScatter) {
     MW_RETURN_IF_ERROR(CheckSummable(r.dtype, name_));
   }
-  if (r.op == CommOp::kSwap) MW_RETURN_IF_ERROR(CheckPair(size(), name_));
   const bool needs_peer = r.message() || r.op == CommOp::kBroadcast;
   if (needs_peer && (r.peer < 0 || r.peer >= size() || (r.message() && r.peer == rank))) {
     return InvalidInput(

@@ -73,9 +73,10 @@ void ThreadCore::MoveCollective(const ThreadRequest& first) {
         }
       }
       return;
-    case CommOp::kSwap:
-      CopyBytes(At(0).request.out, At(1).request.in, bytes);
-      CopyBytes(At(1).request.out, At(0).request.in, bytes);
+    case CommOp::kShift:
+      for (int i = 0; i < size(); ++i) {
+        CopyBytes(At(NextMember(i, size())).request.out, At(i).request.in, bytes);
+      }
       return;
     case CommOp::kSplit:
       return MakeSplits();

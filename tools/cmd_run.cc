@@ -41,6 +41,7 @@ struct RunArguments {
   bool no_tune = false;
   std::string peer_copies = "on", graphs = "on";
   bool op_times = false;
+  bool share_gpus = false;
   std::string flight_record;
   int64_t tensor_ctas = runtime::GpuOptions{}.tensor_ctas;
   int64_t data_ctas = runtime::GpuOptions{}.data_ctas;
@@ -86,6 +87,9 @@ void Declare(RunArguments* a, OptionSet& options) {
                  "traffic of two ranks of a host straight between their memories instead of by "
                  "NCCL, or only that of a kind of groups");
   options.Choice("--graphs", &a->graphs, {"on", "off"}, "launch runs of kernels as CUDA graphs");
+  options.Flag(
+      "--share-gpus", &a->share_gpus,
+      "let several ranks use a GPU: to try a plan on fewer GPUs than it has ranks, slowly");
   options.Flag("--op-times", &a->op_times, "measure every op of the last step, which that slows");
   options.Int("--tensor-ctas", &a->tensor_ctas, {1, 64},
               "thread blocks of tensor-parallel traffic");
@@ -241,7 +245,8 @@ Result<bool> UseMpi(const RunArguments& a, const Launcher& launcher, int64_t ran
 
 Status ShowJob(const RunArguments& a, const planner::Plan& plan, bool changed,
                const JobSummary& job, Output& output) {
-  MW_ASSIGN_OR_RETURN(const planner::Prediction predicted, PredictionFor(plan, changed, output));
+  MW_ASSIGN_OR_RETURN(planner::Prediction predicted, PredictionFor(plan, changed, output));
+  if (a.share_gpus) predicted.step_time_s = 0.0;  // of a GPU a rank
   output.document() = JobJson(job, predicted);
   output.Text(JobText(job, plan, predicted, output.style()));
   if (a.trace.empty()) return Status::Ok();
@@ -277,7 +282,9 @@ Status RunGpuRank(const RunArguments& a, const Job& job, const runtime::LaunchFa
                   Output& output) {
   runtime::GpuOptions gpu;
   gpu.deterministic = job.plan.deterministic;
-  gpu.tune = !a.no_tune;
+  // Algorithms timed while other ranks compute on the same GPU would be chance.
+  gpu.tune = !a.no_tune && !a.share_gpus;
+  gpu.share_devices = a.share_gpus;
   gpu.time_ops = a.op_times;
   if (a.peer_copies != "on") {
     gpu.peer_copies = {a.peer_copies == "tensor", a.peer_copies == "data", a.peer_copies == "edges",

@@ -44,7 +44,7 @@ void SplitOptions::Declare(OptionSet& options) {
   options.Int(
       "--tensor-chunks", &tensor_chunks, {1, kMostTensorChunks},
       "chunks of rows in which traffic of tensor groups goes beside products; with sequence "
-      "parallelism an even number, for tp 2");
+      "parallelism a multiple of tp");
   options.Int(
       "--logits-chunk", &logits_chunk_mib, {1, kMostLogitsChunkMib},
       "MiB of logits that a rank computes at a time; default: 1/128 of a GPU's memory, from "

@@ -13,7 +13,7 @@ import itertools
 import json
 
 WIDTH, LEFT, ROW, GAP, TOP = 1200, 170, 26, 6, 56  # pixels
-TRAFFIC = ("Send", "Recv", "ReduceGrads", "GatherParams", "swap", "all_", "reduce_", "send", "recv", "copy")
+TRAFFIC = ("Send", "Recv", "ReduceGrads", "GatherParams", "shift", "all_", "reduce_", "send", "recv", "copy")
 KINDS = {  # by rows: what it is, how names begin, colour; the first that fits
     "tasks": (
         ("forward", ("Forward",), "#4c78a8"),

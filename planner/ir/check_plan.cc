@@ -156,17 +156,15 @@ void CheckModule(const Plan& plan, const ModulePlan& m, const ModuleSpec& spec,
         "sequence {}: sequence parallelism needs a multiple of tp {} (remainder {}); pad to {}",
         plan.sequence, m.tp, plan.sequence % m.tp, (plan.sequence / m.tp + 1) * m.tp);
   }
-  if (m.tensor_chunks > 1 && (m.tp == 1 || (m.sequence_parallel && m.tp != 2))) {
-    problems.Add(
-        "tensor chunks {}: they overlap the traffic of tp > 1, of tp 2 with sequence parallelism, "
-        "found tp {}{}; use 1 chunk",
-        m.tensor_chunks, m.tp, m.sequence_parallel ? " with it" : "");
+  if (m.tensor_chunks > 1 && m.tp == 1) {
+    problems.Add("tensor chunks {}: they overlap the traffic of tp > 1, found tp 1; use 1 chunk",
+                 m.tensor_chunks);
   }
-  if (m.tensor_chunks > 1 && m.sequence_parallel && m.tensor_chunks % 2 != 0) {
+  if (m.tensor_chunks > 1 && m.sequence_parallel && m.tensor_chunks % m.tp != 0) {
     problems.Add(
-        "tensor chunks {}: with sequence parallelism half of them are a rank's own; use an even "
-        "number",
-        m.tensor_chunks);
+        "tensor chunks {}: with sequence parallelism they are parts of the {} ranks' slices; use a "
+        "multiple of tp {}, or 1",
+        m.tensor_chunks, m.tp, m.tp);
   }
   if (m.tensor_chunks < 1 || plan.sequence % std::max<int64_t>(m.tensor_chunks, 1) != 0) {
     problems.Add("tensor chunks {}: must be 1 or more and divide the sequence {}", m.tensor_chunks,

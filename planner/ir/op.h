@@ -44,7 +44,7 @@ enum class OpKind : uint8_t {
   kAllReduce,      ///< in place sum
   kAllGather,      ///< in [n] -> out [ranks * n], rank order; in may be the own slice of out
   kReduceScatter,  ///< in [ranks * n] -> out [n]; out may be the own slice of in
-  kSwap,           ///< of two ranks: the other's in [n] -> out [n]
+  kShift,           ///< in [n] to the group's next rank, out [n] from the one before; a ring
   kSend,
   kRecv,
   // step

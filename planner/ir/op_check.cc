@@ -79,11 +79,10 @@ Status CheckCollective(const Block& block, const Op& op, const RankProgram& prog
                       "reduce-scatter output x group size and input");
       MW_EXPECT_EQUAL(ToString(in.dtype), ToString(out->dtype), "dtypes");
     }
-  } else if (op.kind == OpKind::kSwap) {
-    MW_EXPECT_EQUAL(n, 2, "swap: ranks of the group and 2");
+  } else if (op.kind == OpKind::kShift) {
     const TensorView& in = *Find(block, op, "in");
     const TensorView& out = *Find(block, op, "out");
-    MW_EXPECT_EQUAL(in.elements(), out.elements(), "swap: elements of input and output");
+    MW_EXPECT_EQUAL(in.elements(), out.elements(), "shift: elements of input and output");
     MW_EXPECT_EQUAL(ToString(in.dtype), ToString(out.dtype), "dtypes");
   } else if (IsMessage(op.kind)) {
     if (op.attributes.peer < 0 || op.attributes.peer >= n) {

@@ -92,7 +92,7 @@ std::vector<OpRow> MakeRows() {
       {K::kAllReduce, "all_reduce", W::kCollective, {{"buffer", kRW}}},
       {K::kAllGather, "all_gather", W::kCollective, {{"in", kR, true}, {"out", kW}}},
       {K::kReduceScatter, "reduce_scatter", W::kCollective, {{"in", kR}, {"out", kW, true}}},
-      {K::kSwap, "swap", W::kCollective, {{"in", kR}, {"out", kW}}},
+      {K::kShift, "shift", W::kCollective, {{"in", kR}, {"out", kW}}},
       {K::kSend, "send", W::kMessage, {{"buffer", kR}}},
       {K::kRecv, "recv", W::kMessage, {{"buffer", kW}}},
       {K::kSquaredNorm, "squared_norm", W::kElementwise, {{"gradient", kR}, {"norm", kA}}},

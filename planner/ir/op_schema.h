@@ -42,7 +42,7 @@ struct OpWork {
   int64_t m = 0, n = 0, k = 0;  ///< of a matrix product
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  int64_t message_bytes = 0;  ///< collectives: bytes of the full (gathered) message; swaps, messages: payload
+  int64_t message_bytes = 0;  ///< collectives: bytes of the full (gathered) message; shifts, messages: payload
   DType dtype = DType::kF32;
 };
 OpWork WorkOf(const Block& block, const Op& op, const RankProgram& program);
@@ -50,7 +50,7 @@ OpWork WorkOf(const Block& block, const Op& op, const RankProgram& program);
 /// Shapes, dtypes, operand count and access of one op against its row; names op and operand.
 Status CheckOp(const Block& block, const Op& op, const RankProgram& program);
 
-bool IsCollective(OpKind kind);  ///< kAllReduce, kAllGather, kReduceScatter, kSwap
+bool IsCollective(OpKind kind);  ///< kAllReduce, kAllGather, kReduceScatter, kShift
 bool IsMessage(OpKind kind);     ///< kSend, kRecv
 bool IsHost(OpKind kind);        ///< reads or writes host data
 

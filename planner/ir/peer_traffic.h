@@ -52,7 +52,7 @@ constexpr bool PeerTrafficPossible(int64_t bytes, DType dtype) {
 }
 
 /// Of an operation of two ranks that reach each other's memory, where PeerTrafficPossible.
-/// `moves`: of those that sum nothing; absent: copy engines where the operation is large. A swap runs
+/// `moves`: of those that sum nothing; absent: copy engines where the operation is large. A shift runs
 /// beside products and so goes by them sooner. No kernel of a message waits for the partner.
 constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes,
                                     std::optional<PeerCarrier> moves = std::nullopt) {
@@ -65,8 +65,8 @@ constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes,
       return moves.value_or(bytes <= kMostBufferedMessageBytes ? PeerCarrier::kKernels
                                                                : PeerCarrier::kCopyEngines);
     case OpKind::kAllGather:
-    case OpKind::kSwap: {
-      const int64_t large = int64_t{op == OpKind::kSwap ? 4 : 16} << 20;
+    case OpKind::kShift: {
+      const int64_t large = int64_t{op == OpKind::kShift ? 4 : 16} << 20;
       const auto by_size = bytes < large ? PeerCarrier::kKernels : PeerCarrier::kCopyEngines;
       return moves.value_or(by_size);
     }

@@ -51,8 +51,8 @@ struct ModulePlan {
   int64_t virtual_stages = 1;  ///< model chunks per pipeline stage
   bool sequence_parallel = false;
   /// Chunks of rows into which products and traffic of the tensor group are cut, so that traffic of
-  /// one goes beside products of another. With sequence parallelism tp is 2 and half of the chunks
-  /// are a rank's own slice of the sequence. 1: not cut.
+  /// one goes beside products of another. With sequence parallelism a multiple of tp: parts of the
+  /// ranks' slices of the sequence, which go around their ring. 1: not cut.
   int64_t tensor_chunks = 1;
   Sharding sharding = Sharding::kNone;
   /// chunks[c * pp + p] is chunk c of stage p; together they cover every layer once, in order.

@@ -20,15 +20,16 @@ std::optional<RowOperands> RowOperandsOf(const Node& node) {
   return std::nullopt;
 }
 
-/// Rewrites the gathers before products and the scatters behind them into swaps of slices.
+/// Rewrites the gathers before products and the scatters behind them into shifts of slices around
+/// the ring of tensor ranks.
 class SliceOverlapper {
  public:
   SliceOverlapper(Graph& graph, const SplitFacts& split)
       : graph_(graph),
         nodes_(std::exchange(graph.nodes, {})),
         own_(split.tensor_position),
-        other_(1 - split.tensor_position),
-        chunks_(split.tensor_chunks / 2) {}
+        ranks_(split.tp),
+        chunks_(split.tensor_chunks / split.tp) {}
 
   void Run() {
     for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -64,15 +65,16 @@ class SliceOverlapper {
 
  private:
   struct Gather {
-    int own = -1;         ///< the rank's slice, before it is gathered
-    int other = -1;       ///< the other rank's slice, once it has come
+    int own = -1;  ///< the rank's slice, before it is gathered
+    std::vector<int>
+        others{};         ///< those of the ranks before it, nearest first, once they have come
     bool shared = false;  ///< the whole is read elsewhere, too
-    int64_t cover = -1;   ///< a product that goes beside the swap, by its index; -1: none
+    int64_t cover = -1;   ///< a product that goes beside the shift, by its index; -1: none
     int64_t norm = -1;    ///< the norm right before that makes `own`, by its index; -1: none
   };
   struct Scatter {
     int own = -1;          ///< this rank's part of the sum of its own slice; -1: in the product
-    int received = -1;     ///< the other rank's part of it
+    int received = -1;     ///< the sum of the other ranks' parts of it
     int sum = -1;          ///< output of the reduce-scatter
     bool in_norm = false;  ///< a norm adds the two parts
   };
@@ -92,7 +94,7 @@ class SliceOverlapper {
 
   bool CanSlice(int tensor) const {
     const TensorView& view = graph_.tensor(tensor).view;
-    return view.shape.size() > 1 && view.shape[0] % (2 * chunks_) == 0;
+    return view.shape.size() > 1 && view.shape[0] % (ranks_ * chunks_) == 0;
   }
 
   /// The first product over what the all-gather at `i` makes.
@@ -105,7 +107,7 @@ class SliceOverlapper {
       if (j < i || !rows || Tensor(nodes_[j], rows->in) != whole) continue;
       if (!CanSlice(whole) || !CanSlice(Tensor(nodes_[j], rows->out))) return;
       consumers_[j] = i;
-      gathers_[i] = {Tensor(nodes_[i], 0), -1, users.size() > 2};
+      gathers_[i] = {Tensor(nodes_[i], 0), {}, users.size() > 2};
       return;
     }
   }
@@ -150,7 +152,7 @@ class SliceOverlapper {
   }
 
   /// The last weight gradient in front of the gather at `i` depends on nothing that comes between
-  /// and goes beside its swap instead: nothing else is there that needs neither.
+  /// and goes beside its shift instead: nothing else is there that needs neither.
   void FindCover(size_t i, Gather& gather) {
     for (size_t w = i; w-- > 0;) {
       if (gathers_.contains(w)) return;
@@ -185,7 +187,7 @@ class SliceOverlapper {
     return false;
   }
 
-  /// A gather that no product waits for at once goes right behind the last swap for a product, to
+  /// A gather that no product waits for at once goes right behind the last shift for a product, to
   /// be done when it is needed; with the pass over rows that makes what it gathers, if there is
   /// one.
   void Prefetch(const Node& gather) {
@@ -213,20 +215,24 @@ class SliceOverlapper {
 
   void EmitGather(const Node& node, Gather& gather) {
     const int whole = Tensor(node, 1);
-    gather.other = gather.shared ? RowChunk(graph_, whole, other_, 2) : New(whole, ".other");
+    for (int64_t hop = 1; hop < ranks_; ++hop) {
+      gather.others.push_back(gather.shared ? Slice(whole, hop) : New(whole, ".other"));
+    }
     const size_t begin = graph_.nodes.size();
     for (int64_t c = 0; c < chunks_; ++c) {
       if (gather.norm >= 0) EmitNorm(WithParts(static_cast<size_t>(gather.norm)), c);
-      EmitSwap(ChunkOf(gather.own, c), ChunkOf(gather.other, c), node.attributes);
+      EmitShift(ChunkOf(gather.own, c), ChunkOf(gather.others[0], c), node.attributes);
     }
     if (gather.norm >= 0) Advance(begin);
+    for (size_t hop = 1; hop < gather.others.size(); ++hop) {  // what has come goes on
+      for (int64_t c = 0; c < chunks_; ++c) {
+        EmitShift(ChunkOf(gather.others[hop - 1], c), ChunkOf(gather.others[hop], c),
+                  node.attributes);
+      }
+    }
     prefetch_at_ = graph_.nodes.size();
     if (!gather.shared) return;
-    Node copy{OpKind::kCopy,
-              {Read(gather.own), Write(RowChunk(graph_, whole, own_, 2))},
-              {},
-              Cut::kNone,
-              true};
+    Node copy{OpKind::kCopy, {Read(gather.own), Write(Slice(whole, 0))}, {}, Cut::kNone, true};
     graph_.nodes.push_back(std::move(copy));
     prefetch_at_ = graph_.nodes.size();
   }
@@ -239,7 +245,7 @@ class SliceOverlapper {
     graph_.nodes.push_back(std::move(norm));
   }
 
-  /// The norm of the first rows and their swap, at `at`, go before products over later rows.
+  /// The norm of the first rows and their shift, at `at`, go before products over later rows.
   void Advance(size_t at) {
     auto& nodes = graph_.nodes;
     size_t to = at;
@@ -256,45 +262,55 @@ class SliceOverlapper {
   void EmitConsumer(const Node& node, const Gather& gather) {
     const RowOperands rows = *RowOperandsOf(node);
     const int out = Tensor(node, rows.out);
-    Emit(node, rows, gather.own, RowChunk(graph_, out, own_, 2));
-    const int others = RowChunk(graph_, out, other_, 2);
-    for (int64_t c = 0; c < chunks_; ++c) {
-      Emit(node, rows, ChunkOf(gather.other, c), ChunkOf(others, c));
+    Emit(node, rows, gather.own, Slice(out, 0));
+    for (int64_t hop = 1; hop < ranks_; ++hop) {
+      const int theirs = Slice(out, hop);
+      for (int64_t c = 0; c < chunks_; ++c) {
+        Emit(node, rows, ChunkOf(gather.others[static_cast<size_t>(hop) - 1], c),
+             ChunkOf(theirs, c));
+      }
     }
   }
 
-  /// The other rank's rows first: they leave beside the product over the own ones. A norm that
-  /// reads the sum adds what has come. Else of several parts of a slice each comes beside a
-  /// product, so the own rows' products add to it.
+  /// The other ranks' rows first: a sum over a slice starts at the rank behind its owner and goes
+  /// around the ring, each rank's product adding to what has come, while products over the next
+  /// rows run. Of the own rows a norm that reads the sum adds what has come; else, of several parts
+  /// of a slice, each comes beside a product, so the own rows' products add to it.
   void EmitProducer(const Node& node, Scatter& scatter) {
     const RowOperands rows = *RowOperandsOf(node);
     const int in = Tensor(node, rows.in);
     const int whole = Tensor(node, rows.out);
     const bool adds = chunks_ > 1 && !scatter.in_norm;
-    const int sent = New(whole, ".other");
-    scatter.received = adds ? scatter.sum : New(whole, ".received");
-    const int others = RowChunk(graph_, in, other_, 2);
-    const int own = RowChunk(graph_, in, own_, 2);
+    Node adding = node;
+    adding.operands[rows.out].access = Access::kAccumulate;
     OpAttributes on_group;
     on_group.communicator = 0;
-    for (int64_t c = 0; c < chunks_; ++c) {
-      Emit(node, rows, ChunkOf(others, c), ChunkOf(sent, c));
-      EmitSwap(ChunkOf(sent, c), ChunkOf(scatter.received, c), on_group);
+    int sent = New(whole, ".other");
+    for (int64_t hop = 1; hop < ranks_; ++hop) {
+      const bool last = hop + 1 == ranks_;
+      scatter.received = adds && last ? scatter.sum : New(whole, ".received");
+      const int theirs = Slice(in, hop);
+      for (int64_t c = 0; c < chunks_; ++c) {
+        Emit(hop > 1 ? adding : node, rows, ChunkOf(theirs, c), ChunkOf(sent, c));
+        EmitShift(ChunkOf(sent, c), ChunkOf(scatter.received, c), on_group);
+      }
+      sent = scatter.received;
     }
-    Node product = node;
-    if (adds) product.operands[rows.out].access = Access::kAccumulate;
     if (!adds) scatter.own = New(whole, ".own");
+    const int own = Slice(in, 0);
     const int out = adds ? scatter.received : scatter.own;
-    for (int64_t c = 0; c < chunks_; ++c) Emit(product, rows, ChunkOf(own, c), ChunkOf(out, c));
+    for (int64_t c = 0; c < chunks_; ++c) {
+      Emit(adds ? adding : node, rows, ChunkOf(own, c), ChunkOf(out, c));
+    }
   }
 
   /// What adds to a received slice lets the next weight gradient go first, which needs no traffic;
-  /// not one that goes beside later swaps.
+  /// not one that goes beside later shifts.
   void CoverScatter(const Scatter& scatter) {
     auto& nodes = graph_.nodes;
     const int received = graph_.tensor(scatter.received).storage;
     const auto adds = std::find_if(nodes.begin(), nodes.end(), [&](const Node& node) {
-      return node.kind != OpKind::kSwap &&
+      return node.kind != OpKind::kShift &&
              std::any_of(node.operands.begin(), node.operands.end(), [&](const Operand& o) {
                return o.tensor >= 0 && graph_.tensor(o.tensor).storage == received;
              });
@@ -318,8 +334,8 @@ class SliceOverlapper {
     node.operands[rows.out].tensor = out;
     graph_.nodes.push_back(std::move(node));
   }
-  void EmitSwap(int in, int out, const OpAttributes& attributes) {
-    graph_.AddNode(OpKind::kSwap, {Read(in), Write(out)}, attributes);
+  void EmitShift(int in, int out, const OpAttributes& attributes) {
+    graph_.AddNode(OpKind::kShift, {Read(in), Write(out)}, attributes);
   }
 
   /// Part `c` of a slice of the sequence.
@@ -327,11 +343,16 @@ class SliceOverlapper {
     return chunks_ == 1 ? slice : RowChunk(graph_, slice, c, chunks_);
   }
 
-  /// A tensor of its own of half the rows of `whole`.
+  /// Of the rank that is `hops` before this one.
+  int Slice(int whole, int64_t hops) {
+    return RowChunk(graph_, whole, (own_ + ranks_ - hops) % ranks_, ranks_);
+  }
+
+  /// A tensor of its own of the rows of a slice of `whole`.
   int New(int whole, const char* suffix) {
     GraphTensor t = graph_.tensor(whole);
     t.view.name += suffix;
-    t.view.shape[0] /= 2;
+    t.view.shape[0] /= ranks_;
     t.view.offset = 0;
     t.storage = -1;
     t.saved = false;
@@ -343,7 +364,7 @@ class SliceOverlapper {
   Graph& graph_;
   const std::vector<Node> nodes_;
   const int64_t own_;
-  const int64_t other_;
+  const int64_t ranks_;
   const int64_t chunks_;                   ///< of each slice
   std::map<size_t, Gather> gathers_;       ///< by node
   std::map<size_t, size_t> consumers_;     ///< product -> its gather
@@ -351,7 +372,7 @@ class SliceOverlapper {
   std::map<size_t, size_t> producers_;     ///< product -> its scatter
   std::map<size_t, size_t> adding_norms_;  ///< norm -> the scatter whose parts it adds
   std::set<size_t> moved_;                 ///< weight gradients and norms that gathers emit
-  size_t prefetch_at_ = 0;  ///< in the new nodes: behind the last swap for a product; 0: none yet
+  size_t prefetch_at_ = 0;  ///< in the new nodes: behind the last shift for a product; 0: none yet
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ cost::CollectiveWork TrafficWork(const OpWork& of, CommunicatorKind kind, OpKind
   const bool peers = reach && work.traffic && path.ranks == 2 && path.hosts == 1 &&
                      PeerTrafficPossible(of.message_bytes, of.dtype);
   if (peers) work.carrier = CarrierOf(PeerCarrierOf(op, of.message_bytes));
-  if (op != OpKind::kSwap) return work;
+  if (op != OpKind::kShift) return work;
   if (work.carrier == cost::Carrier::kCopyEngines) {  // a message each way at once
     work.kind = cost::CollectiveKind::kSend;
     work.traffic = cost::Traffic::kEdge;
@@ -59,7 +59,7 @@ cost::CollectiveKind CollectiveKindOf(OpKind kind) {
     case OpKind::kAllReduce:
       return cost::CollectiveKind::kAllReduce;
     case OpKind::kAllGather:
-    case OpKind::kSwap:
+    case OpKind::kShift:
       return cost::CollectiveKind::kAllGather;
     case OpKind::kReduceScatter:
       return cost::CollectiveKind::kReduceScatter;
@@ -221,7 +221,7 @@ NodePrice Prices::PriceThreads(const RankProgram& program, const Block& block, c
   const int64_t n = path.ranks;
   cost::Work move;
   move.precision = PrecisionOf(from.dtype);
-  const OpKind like = op.kind == OpKind::kSwap ? OpKind::kAllGather : op.kind;
+  const OpKind like = op.kind == OpKind::kShift ? OpKind::kAllGather : op.kind;
   move.kernel = KernelName(IsMessage(op.kind) ? OpKind::kSend : like, op.attributes);
   move.read = Bytes(IsMessage(op.kind) ? bytes : bytes * n);
   move.written = Bytes(op.kind == OpKind::kReduceScatter ? bytes : move.read.value());

@@ -68,7 +68,7 @@ class GridConfigurations {
     const int64_t chunks = options_.tensor_chunks.value_or(1);
     if (chunks > 1 && (c.tp == 1 || sequence_ % chunks != 0)) return;
     std::vector<bool> sequence_parallel = {false};
-    const bool in_slices = chunks == 1 || (c.tp == 2 && chunks % 2 == 0);
+    const bool in_slices = chunks == 1 || chunks % c.tp == 0;
     if (c.tp > 1 && sequence_ % c.tp == 0 && in_slices) sequence_parallel = {true, false};
     const Sharding widest = c.dp > 1 ? Sharding::kZero1 : Sharding::kNone;
     for (const bool sp : sequence_parallel) {

@@ -206,16 +206,18 @@ class Search {
   }
 
   /// Puts traffic of tensor groups beside products where that is simulated faster and fits.
-  /// Only for groups of two, whose traffic copy engines carry: NCCL beside products gets half of
-  /// its rate, and chunks gained 0.4 % at most (2 x H200, cost_models/h200_runs.md).
+  /// Only where copy engines carry it: NCCL beside products gets half of its rate, and chunks gained
+  /// 0.4 % at most (2 x H200, cost_models/h200_runs.md). With sequence parallelism those are the
+  /// shifts of slices, else the sums of pairs.
   Status ChooseTensorChunks(Kept& k) {
     const ModulePlan& m = k.found.plan.modules.front();
-    if (!options_.predict || options_.tensor_chunks || m.tp != 2 ||
+    const bool carried = m.tp == 2 || (m.tp > 2 && m.sequence_parallel);
+    if (!options_.predict || options_.tensor_chunks || !carried ||
         k.found.plan.device != topologies::DeviceKind::kGpu) {
       return Status::Ok();
     }
     const Kept whole = k;
-    for (const int64_t chunks : {2, 4}) {
+    for (const int64_t chunks : {m.tp, 2 * m.tp}) {
       if (whole.found.plan.sequence % chunks != 0) continue;
       Kept cut = whole;
       cut.found.plan.modules.front().tensor_chunks = chunks;

@@ -23,8 +23,8 @@ Status Communicate(const OpCall& call, DeviceCommunicator& c, cudaStream_t strea
       if (in == nullptr) in = whole + c.rank() * count * planner::SizeOf(out->dtype);
       return c.AllGather(in, whole, count, out->dtype, stream);
     }
-    case OpKind::kSwap:
-      return c.Swap(in, call.Address(1), first->elements(), first->dtype, stream);
+    case OpKind::kShift:
+      return c.Shift(in, call.Address(1), first->elements(), first->dtype, stream);
     case OpKind::kReduceScatter: {
       const int64_t count = first->elements() / c.size();
       std::byte* out = call.Address(1);

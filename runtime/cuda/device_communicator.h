@@ -48,7 +48,7 @@ class DeviceCommunicator {
   virtual Status Broadcast(std::byte* buffer, int64_t count, planner::DType dtype, int root,
                            cudaStream_t stream) = 0;
   /// Of two members: the other's in [count] -> out [count]. No overlap.
-  virtual Status Swap(const std::byte* in, std::byte* out, int64_t count, planner::DType dtype,
+  virtual Status Shift(const std::byte* in, std::byte* out, int64_t count, planner::DType dtype,
                       cudaStream_t stream) = 0;
   virtual Status Send(const std::byte* buffer, int64_t count, planner::DType dtype, int peer,
                       cudaStream_t stream) = 0;

@@ -130,6 +130,7 @@ Status GpuRun::MakeCommunicators() {
   nccl.tensor_ctas = gpu_.tensor_ctas;
   nccl.data_ctas = gpu_.data_ctas;
   nccl.edge_ctas = gpu_.edge_ctas;
+  nccl.share_devices = gpu_.share_devices;
   MW_ASSIGN_OR_RETURN(tracker_, FlightTracker::Create(flights_, kFlightsInFlight));
   nccl.observer = tracker_.get();
   MW_ASSIGN_OR_RETURN(const int64_t before, UsedBytes());

@@ -200,20 +200,23 @@ Status NcclCommunicator::Broadcast(std::byte* buffer, int64_t count, DType dtype
   });
 }
 
-Status NcclCommunicator::Swap(const std::byte* in, std::byte* out, int64_t count, DType dtype,
-                              cudaStream_t stream) {
-  const Call call{CommOp::kSwap, "ncclGroupEnd", count, count * planner::SizeOf(dtype), dtype};
-  MW_RETURN_IF_ERROR(CheckPair(size(), name()));
-  if (ByPeer(planner::OpKind::kSwap, call)) {
-    return PutPeer(call, stream, [&] { return channel_->Swap(in, call.bytes, dtype, stream); });
+Status NcclCommunicator::Shift(const std::byte* in, std::byte* out, int64_t count, DType dtype,
+                               cudaStream_t stream) {
+  const Call call{CommOp::kShift, "ncclGroupEnd", count, count * planner::SizeOf(dtype), dtype};
+  if (size() == 1) {
+    MW_RETURN_IF_ERROR(Check(call));
+    return Copy(in, out, call.bytes, stream);
+  }
+  if (ByPeer(planner::OpKind::kShift, call)) {
+    return PutPeer(call, stream, [&] { return channel_->Shift(in, call.bytes, dtype, stream); });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     const auto elements = static_cast<size_t>(count);
     ncclResult_t result = ncclGroupStart();
     if (result != ncclSuccess) return result;
-    result = ncclSend(in, elements, ToNccl(dtype), 1 - rank(), c, stream);
+    result = ncclSend(in, elements, ToNccl(dtype), NextMember(rank(), size()), c, stream);
     if (result == ncclSuccess || result == ncclInProgress) {
-      result = ncclRecv(out, elements, ToNccl(dtype), 1 - rank(), c, stream);
+      result = ncclRecv(out, elements, ToNccl(dtype), MemberBefore(rank(), size()), c, stream);
     }
     const ncclResult_t ended = ncclGroupEnd();
     return result == ncclSuccess || result == ncclInProgress ? ended : result;

@@ -49,7 +49,7 @@ class NcclCommunicator final : public DeviceCommunicator {
                        cudaStream_t stream) override;
   Status Broadcast(std::byte* buffer, int64_t count, planner::DType dtype, int root,
                    cudaStream_t stream) override;
-  Status Swap(const std::byte* in, std::byte* out, int64_t count, planner::DType dtype,
+  Status Shift(const std::byte* in, std::byte* out, int64_t count, planner::DType dtype,
               cudaStream_t stream) override;
   Status Send(const std::byte* buffer, int64_t count, planner::DType dtype, int peer,
               cudaStream_t stream) override;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -44,16 +45,16 @@ Result<std::string> DeviceName(int device) {
 }
 
 /// Rank 0 looks at all GPUs before it gives out the id, so that all ranks get the same error.
-Result<std::string> IdOrRefusal(Store& store, double deadline_s) {
+Result<std::string> IdOrRefusal(Store& store, double deadline_s, bool share) {
   std::vector<std::string> devices;
   for (int r = 0; r < store.world(); ++r) {
     MW_ASSIGN_OR_RETURN(devices.emplace_back(), GetUnlessAborted(store, DeviceKey(r), deadline_s,
                                                                  fmt::format("rank {}", r)));
     const auto same = std::find(devices.begin(), devices.end(), devices.back()) - devices.begin();
-    if (same == r) continue;
+    if (same == r || share) continue;
     return EncodeStatus(InvalidInput(
-        fmt::format("rank {} and rank {} use the same GPU ({}); start at most one rank a GPU, or "
-                    "make more GPUs visible",
+        fmt::format("rank {} and rank {} use the same GPU ({}); start at most one rank a GPU, "
+                    "make more GPUs visible, or pass --share-gpus to try the plan out",
                     same, r, devices.back())));
   }
   ncclUniqueId id;
@@ -63,11 +64,14 @@ Result<std::string> IdOrRefusal(Store& store, double deadline_s) {
 
 }  // namespace
 
-Result<ncclUniqueId> ExchangeNcclId(Store& store, double deadline_s, int device) {
+Result<ncclUniqueId> ExchangeNcclId(Store& store, double deadline_s, int device, bool share) {
+  if (share && setenv("NCCL_HOSTID", fmt::format("rank{}", store.rank()).c_str(), 1) != 0) {
+    return RunFailed("start of NCCL: NCCL_HOSTID cannot be set; run without --share-gpus");
+  }
   MW_ASSIGN_OR_RETURN(const std::string mine, DeviceName(device));
   MW_RETURN_IF_ERROR(store.Set(DeviceKey(store.rank()), mine));
   if (store.rank() == 0) {
-    MW_ASSIGN_OR_RETURN(const std::string text, IdOrRefusal(store, deadline_s));
+    MW_ASSIGN_OR_RETURN(const std::string text, IdOrRefusal(store, deadline_s, share));
     MW_RETURN_IF_ERROR(store.Set(kIdKey, text));
   }
   MW_ASSIGN_OR_RETURN(const std::string text,

@@ -12,7 +12,8 @@ namespace meshwright::runtime::cuda {
 Status CheckNcclEnvironment(int world);
 
 /// The id of rank 0 for all ranks, once rank 0 has seen that they use different GPUs; the current
-/// one is `device`. Errors as NcclWorld::Create.
-Result<ncclUniqueId> ExchangeNcclId(Store& store, double deadline_s, int device);
+/// one is `device`. With `share`, ranks on one GPU tell NCCL that they are on different hosts, as
+/// it refuses them otherwise (NCCL_HOSTID). Errors as NcclWorld::Create.
+Result<ncclUniqueId> ExchangeNcclId(Store& store, double deadline_s, int device, bool share);
 
 }  // namespace meshwright::runtime::cuda

@@ -56,8 +56,8 @@ Status Run(NcclCommunicator& c, const GroupUse& use, int64_t bytes, const Scratc
       return c.AllGather(mine, buffer, slice, use.dtype, scratch.stream());
     case OpKind::kReduceScatter:
       return c.ReduceScatter(buffer, mine, slice, use.dtype, scratch.stream());
-    case OpKind::kSwap:
-      return c.Swap(buffer, buffer + bytes / 2, all / 2, use.dtype, scratch.stream());
+    case OpKind::kShift:
+      return c.Shift(buffer, buffer + bytes / 2, all / 2, use.dtype, scratch.stream());
     case OpKind::kSend:
       if (c.size() != 2) break;
       return c.rank() == 0 ? c.Send(buffer, all, use.dtype, 1, scratch.stream())

@@ -126,7 +126,8 @@ Status NcclWorld::Impl::Start() {
   MW_RETURN_IF_ERROR(CheckNcclEnvironment(store_.world()));
   MW_CUDA_CALL(cudaSetDevice(device_));
   if (store_.world() == 1) return Status::Ok();
-  MW_ASSIGN_OR_RETURN(const ncclUniqueId id, ExchangeNcclId(store_, options_.deadline_s, device_));
+  MW_ASSIGN_OR_RETURN(const ncclUniqueId id,
+                      ExchangeNcclId(store_, options_.deadline_s, device_, options_.share_devices));
   // Calls of a communicator that does not block take a thread each, so this one serves only for
   // splitting, by a deadline; those that are split block, which costs nothing on a stream.
   world_ = Add({"all ranks", planner::CommunicatorKind::kWorld, -1, store_.world(), store_.rank(),

@@ -28,6 +28,7 @@ struct NcclOptions {
   int edge_ctas = planner::NcclCtas(planner::CommunicatorKind::kEdge);
   /// World, key-value copies, tied embeddings.
   int other_ctas = planner::NcclCtas(planner::CommunicatorKind::kWorld);
+  bool share_devices = false;  ///< several ranks a GPU are no error
   /// Told of every operation but those of the warm-up; may be nullptr, else outlives the world.
   DeviceCommunicatorObserver* observer = nullptr;
 };
@@ -38,9 +39,9 @@ int CtasOf(const NcclOptions& options, planner::CommunicatorKind kind);
 class NcclWorld {
  public:
   /// Meets the other ranks of `store` and makes the communicator of all of them. Refuses two ranks
-  /// on one GPU, and CUDA_LAUNCH_BLOCKING with several ranks, under which NCCL hangs.
-  /// Errors: kInvalidInput for those two; kRunFailed for what NCCL or CUDA report, a deadline that
-  /// passed, or the reason for which another rank has aborted the run.
+  /// on one GPU, unless the options allow it, and CUDA_LAUNCH_BLOCKING with several ranks, under
+  /// which NCCL hangs. Errors: kInvalidInput for those two; kRunFailed for what NCCL or CUDA
+  /// report, a deadline that passed, or the reason for which another rank has aborted the run.
   static Result<std::unique_ptr<NcclWorld>> Create(Store& store, const NcclOptions& options,
                                                    int device);
   /// As Close, without its error.

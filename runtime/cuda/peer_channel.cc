@@ -184,8 +184,8 @@ Status PeerChannel::ReduceScatter(const std::byte* in, std::byte* out, int64_t c
                  dtype, NextTurn(), stream);
 }
 
-Status PeerChannel::Swap(const std::byte* in, int64_t bytes, DType dtype, cudaStream_t stream) {
-  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kSwap, bytes));
+Status PeerChannel::Shift(const std::byte* in, int64_t bytes, DType dtype, cudaStream_t stream) {
+  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kShift, bytes));
   return Push(in, op, nullptr, bytes, routes_.Of(op.kind, op.bytes, dtype), stream);
 }
 

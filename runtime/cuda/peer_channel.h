@@ -79,7 +79,7 @@ class PeerChannel {
                    cudaStream_t stream);
   Status ReduceScatter(const std::byte* in, std::byte* out, int64_t count, planner::DType dtype,
                        cudaStream_t stream);
-  Status Swap(const std::byte* in, int64_t bytes, planner::DType dtype, cudaStream_t stream);
+  Status Shift(const std::byte* in, int64_t bytes, planner::DType dtype, cudaStream_t stream);
   Status Send(const std::byte* buffer, int64_t bytes, planner::DType dtype, cudaStream_t stream);
   Status Recv(std::byte* buffer, int64_t bytes, planner::DType dtype, cudaStream_t stream);
 

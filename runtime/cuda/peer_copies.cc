@@ -87,7 +87,7 @@ PeerOp PeerOpOf(const IssuedOp& issued, int position) {
     op.bytes = out.end - out.begin;
     op.theirs = out.begin + (1 - position) * op.bytes / 2;
   }
-  if (kind == OpKind::kSwap) op.theirs = RangeOf(issued, 1).begin;
+  if (kind == OpKind::kShift) op.theirs = RangeOf(issued, 1).begin;
   if (kind == OpKind::kReduceScatter) op.theirs += (1 - position) * op.bytes / 2;
   return op;
 }

@@ -295,10 +295,10 @@ TEST(Lower, ChunksOfTensorTrafficNeedAllReduces) {
   refused("found tp 1");
   r.tp = 4;
   r.sequence_parallel = true;
-  refused("found tp 4 with it");
+  refused("use a multiple of tp 4");
   r.tp = 2;
   r.tensor_chunks = 1 + 2 * 3;
-  refused("use an even number");
+  refused("use a multiple of tp 2");
   r.sequence_parallel = false;
   r.tensor_chunks = 3;
   refused("divide the sequence 16");

@@ -83,7 +83,11 @@ inline SplitRequest RandomSplit(Dice& dice, int64_t layers) {
   r.global_batch = r.dp * r.micro_batch * dice.Between(1, 9);
   r.sequence = dice.Pick({8, 16, 32});
   r.sequence_parallel = r.tp > 1 && dice.Coin();
-  if (r.tp == 2 || (r.tp > 1 && !*r.sequence_parallel)) r.tensor_chunks = dice.Pick({1, 2, 4});
+  if (r.tp == 2 || (r.tp > 1 && !*r.sequence_parallel)) {
+    r.tensor_chunks = dice.Pick({1, 2, 4});
+  } else if (r.tp > 2) {
+    r.tensor_chunks = r.micro_batch == 1 ? r.tp : 2 * r.tp;
+  }
   r.sharding = dice.Coin() ? Sharding::kZero1 : Sharding::kNone;
   for (int64_t p = 0; p < r.pp; ++p) {
     r.recompute.push_back(static_cast<Recompute>(dice.Between(0, 2)));

@@ -189,17 +189,17 @@ TEST(FindPlans, ChoosesChunksOfTensorTrafficBySimulation) {
   EXPECT_EQ(chunks(), 4);
 }
 
-TEST(FindPlans, HeldChunksOfTensorTrafficNeedPairsWithSequenceParallelism) {
+TEST(FindPlans, HeldChunksOfTensorTrafficArePartsOfSlicesWithSequenceParallelism) {
   SearchOptions o = Step(16, 1024);
   o.tensor_chunks = 4;
   const auto found = FindPlans(Small(), TwoHosts(), H100(), o);
   ASSERT_TRUE(found.ok()) << found.status().message();
   for (const FoundPlan& f : found->plans) {
     EXPECT_GT(f.plan.modules.front().tp, 1);
-    EXPECT_TRUE(f.plan.modules.front().tp == 2 || !f.plan.modules.front().sequence_parallel);
+    EXPECT_TRUE(4 % f.plan.modules.front().tp == 0 || !f.plan.modules.front().sequence_parallel);
     EXPECT_EQ(f.memory.front().arena(), search::PlannedMemory(f.plan, 0, 0).arena());
   }
-  o.tp = 4;
+  o.tp = 8;
   o.sequence_parallel = true;
   const auto refused = FindPlans(Small(), TwoHosts(), H100(), o);
   ASSERT_FALSE(refused.ok());

@@ -42,8 +42,9 @@ inline std::vector<Combination> AllCombinations(planner::DType dtype, int64_t se
             r.pp = pp;
             r.dp = dp;
             r.sequence_parallel = option % 2 == 1;
-            if (tp == 2 || (tp > 1 && !*r.sequence_parallel)) {
-              const int64_t chunks[] = {1, 2, 4};
+            if (tp > 1) {
+              const int64_t some = *r.sequence_parallel ? tp : 2;
+              const int64_t chunks[] = {1, some, 2 * some};
               r.tensor_chunks = chunks[(tp + pp + dp + option / 8) % 3];
             }
             r.virtual_stages = 1 + option / 2 % 2;
@@ -54,7 +55,7 @@ inline std::vector<Combination> AllCombinations(planner::DType dtype, int64_t se
             r.global_batch = micro_batches[option / 24] * r.micro_batch * dp;
             r.sequence = sequence;
             r.dtype = dtype;
-            r.bucket_elements = 6000;  // several buckets a stage
+            r.bucket_elements = 6000;                         // several buckets a stage
             if (option % 5 < 2) r.logits_chunk_bytes = 4096;  // 2 or 4 chunks of the head
             all.push_back(c);
           }

@@ -39,10 +39,10 @@ TEST(MeasureCpu, MeasuresEveryKernelOfBothPrecisions) {
     }
     for (size_t k = 0; k < planner::kOpKindCount; ++k) {
       const auto kind = static_cast<OpKind>(k);
-      // Products are measured by shape, a swap counts as a gather; the others take no more than
+      // Products are measured by shape, a shift counts as a gather; the others take no more than
       // their overhead.
       const bool left_out = planner::IsHost(kind) || kind == OpKind::kRecv ||
-                            kind == OpKind::kSwap ||
+                            kind == OpKind::kShift ||
                             planner::RowOf(kind).work == planner::WorkKind::kMatrixProduct ||
                             kind == OpKind::kCountTokens || kind == OpKind::kInvertCount ||
                             kind == OpKind::kStepStatistics || kind == OpKind::kClipFactor;

@@ -74,7 +74,7 @@ TEST(ComputeSegments, EndWhereAnotherStreamIsWaitedFor) {
   const auto segments = ComputeSegments(c.setup, 2);
   ASSERT_GT(segments.size(), 10U);
   for (const Segment& s : segments) ExpectPlainKernels(c, s);
-  // Between two swaps there is too little for a graph of its own.
+  // Between two shifts there is too little for a graph of its own.
   EXPECT_LT(ComputeSegments(c.setup).size(), segments.size() / 2);
 }
 

@@ -131,7 +131,10 @@ inline GpuJob RunOnGpus(const planner::Programs& programs, const GpuJobOptions& 
         if (o.after_step) o.after_step(report.rank, report.step);
       };
       runtime::GpuOptions gpu;
-      gpu.device = facts.local_rank;
+      // With fewer GPUs than ranks they share them, which is slow but has the same results.
+      MW_ASSIGN_OR_RETURN(const int visible, runtime::VisibleGpus());
+      MW_ASSIGN_OR_RETURN(gpu.device, runtime::DeviceOrdinal(facts, visible));
+      gpu.share_devices = visible < facts.world;
       gpu.deterministic = o.deterministic;
       gpu.tune = o.tune;
       gpu.time_ops = o.time_ops;

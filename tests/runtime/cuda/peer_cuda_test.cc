@@ -65,7 +65,7 @@ class Pair {
                                                  {0, 1}, *device_, arena_.data()));
     if (copies_ == nullptr) return RunFailed("the GPUs do not reach each other's memory");
     for (const OpKind kind : {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter,
-                              OpKind::kSwap, OpKind::kSend}) {
+                              OpKind::kShift, OpKind::kSend}) {
       for (const int64_t bytes :
            {int64_t{64}, int64_t{4160}, kMiB + 96, 16 * kMiB, 24 * kMiB + 32}) {
         for (const DType dtype : {DType::kBf16, DType::kF32}) {
@@ -126,8 +126,8 @@ class Pair {
       case OpKind::kReduceScatter:
         return channel.ReduceScatter(in, c.in_place ? in + rank_ * half : out, c.count() / 2,
                                      c.dtype, stream);
-      case OpKind::kSwap:
-        return channel.Swap(in, c.bytes, c.dtype, stream);
+      case OpKind::kShift:
+        return channel.Shift(in, c.bytes, c.dtype, stream);
       case OpKind::kSend:
         return channel.Send(in, c.bytes, c.dtype, stream);
       default:
@@ -149,7 +149,7 @@ class Pair {
           const int64_t at = rank_ * half + i;
           return c.in_place ? Value(rank_, at) + kCalls * Value(1 - rank_, at) : sum(at);
         });
-      case OpKind::kSwap:
+      case OpKind::kShift:
         return Expect(kOutAt, c, c.count(), [&](int64_t i) { return Value(1 - rank_, i); });
       default:
         if (rank_ == 0) return Status::Ok();

@@ -127,7 +127,7 @@ TEST(PeerRoutes, SumsGoByKernelsAndLargeMovesByCopyEngines) {
   EXPECT_EQ(of(OpKind::kRecv, 64), PeerCarrier::kKernels);
   EXPECT_EQ(of(OpKind::kAllReduce, kBytes, DType::kF64), PeerCarrier::kNccl);
   routes.moves = PeerCarrier::kCopyEngines;
-  EXPECT_EQ(of(OpKind::kSwap, 64), PeerCarrier::kCopyEngines);
+  EXPECT_EQ(of(OpKind::kShift, 64), PeerCarrier::kCopyEngines);
   EXPECT_EQ(of(OpKind::kAllReduce, 64), PeerCarrier::kKernels);
 }
 

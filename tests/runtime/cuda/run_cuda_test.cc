@@ -1,4 +1,4 @@
-// Whole runs on one and two GPUs: gradients against one CPU rank in fp64, curves.
+// Whole runs of one and two ranks: gradients against one CPU rank in fp64, curves.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -9,9 +9,7 @@
 
 #include "planner/predict/predict.h"
 #include "runtime/cuda/prepare_kernels.h"
-#include "runtime/run.h"
-#include "tests/planner/verify_common.h"
-#include "tests/runtime/cuda/gpu_job.h"
+#include "tests/runtime/cuda/gpu_splits.h"
 
 namespace meshwright {
 namespace {
@@ -21,53 +19,17 @@ using planner::Plan;
 using planner::Programs;
 using planner::SplitRequest;
 using testing::GpuJob;
-
-#define SKIP_BELOW(gpus)                                                       \
-  if (const int found = runtime::CountGpus(); found < (gpus)) {                \
-    GTEST_SKIP() << "needs " << (gpus) << " GPUs, this machine has " << found; \
-  }
-
-constexpr int64_t kSequence = 128;
-constexpr int64_t kGlobalBatch = 8;
-
-SplitRequest Request(int64_t tp, int64_t pp, int64_t dp, DType dtype) {
-  SplitRequest r;
-  r.tp = tp;
-  r.pp = pp;
-  r.dp = dp;
-  r.micro_batch = 2;
-  r.global_batch = kGlobalBatch;
-  r.sequence = kSequence;
-  r.dtype = dtype;
-  r.device = topologies::DeviceKind::kGpu;
-  return r;
-}
+using testing::Reference;
+using testing::SmallRequest;
 
 Programs LoweredFor(const std::string& model, const SplitRequest& request) {
   return planner::testing::Lowered(planner::testing::TinyModel(model), request);
 }
 
-/// One rank on the CPU.
-struct Reference {
-  testing::GlobalGradients gradients;
-  std::vector<double> losses;
-};
 Reference RunOnCpu(const std::string& model, DType dtype, int64_t steps,
                    const std::string& data = "mock") {
-  SplitRequest r = Request(1, 1, 1, dtype);
-  r.device = topologies::DeviceKind::kCpu;
-  const Programs programs = LoweredFor(model, r);
-  testing::GradientCollector collector(programs);
-  auto source = runtime::OpenDataSource(testing::DataOf(programs, data));
-  EXPECT_TRUE(source.ok()) << source.status().message();
-  runtime::RunOptions options;
-  options.steps = steps;
-  options.seed = 7;
-  options.lr.peak = 1e-3;
-  options.on_gradients = [&](const runtime::ArenaView& view) { collector.Add(view); };
-  auto summaries = runtime::RunOnThreads(programs, **source, options);
-  EXPECT_TRUE(summaries.ok()) << summaries.status().message();
-  return {collector.Take(), summaries->front().losses};
+  return testing::RunOnCpu(planner::testing::TinyModel(model), SmallRequest(1, 1, 1, dtype), steps,
+                           data);
 }
 
 struct Split {
@@ -111,7 +73,7 @@ const Split& SplitNamed(const std::string& name) {
 }
 
 Programs ProgramsOf(const std::string& model, const Split& split, DType dtype) {
-  SplitRequest r = Request(split.tp, split.pp, split.dp, dtype);
+  SplitRequest r = SmallRequest(split.tp, split.pp, split.dp, dtype);
   r.virtual_stages = split.virtual_stages;
   r.sharding = split.zero1 ? planner::Sharding::kZero1 : planner::Sharding::kNone;
   r.recompute = {split.recompute};
@@ -130,19 +92,13 @@ testing::GpuJobOptions OptionsOf(const Split& split) {
 /// Largest error of the splits that fit; `check` sees each.
 void ForEachSplit(const std::string& model, DType dtype,
                   const std::function<void(const Split&, double error, const GpuJob&)>& check) {
-  const int gpus = runtime::CountGpus();
   const Reference reference = RunOnCpu(model, DType::kF64, 1);
   for (const Split& split : kSplits) {
-    if (split.tp * split.pp * split.dp > gpus) continue;
     SCOPED_TRACE(model + ", " + split.name);
     const Programs programs = ProgramsOf(model, split, dtype);
     const GpuJob job = testing::RunOnGpus(programs, OptionsOf(split));
-    ASSERT_EQ(job.exit_code, 0) << job.what << ": " << job.ranks[0].error;
-    EXPECT_TRUE(job.disagreements.empty()) << job.disagreements.front();
-    for (size_t r = 0; r < job.ranks.size(); ++r) {
-      const auto program = static_cast<size_t>(programs.ranks[r].program);
-      EXPECT_EQ(job.ranks[r].arena_bytes, programs.programs[program].arena.size);
-    }
+    testing::ExpectSound(job, programs);
+    if (::testing::Test::HasFatalFailure()) return;
     std::string worst;
     const double error = testing::RelativeError(job.gradients, reference.gradients, &worst);
     std::printf("%s, %s, %s: %.2e (%s)\n", model.c_str(), planner::ToString(dtype).c_str(),
@@ -152,7 +108,7 @@ void ForEachSplit(const std::string& model, DType dtype,
 }
 
 TEST(GpuRun, GradientsInFp32EqualOneCpuRank) {
-  SKIP_BELOW(1);
+  SKIP_WITHOUT_GPU();
   for (const std::string model : {"gpt-tiny", "llama-tiny"}) {
     const Reference exact = RunOnCpu(model, DType::kF64, 1);
     const double single =
@@ -164,7 +120,7 @@ TEST(GpuRun, GradientsInFp32EqualOneCpuRank) {
 }
 
 TEST(GpuRun, GradientsInBf16StayNearThoseOfOneGpu) {
-  SKIP_BELOW(1);
+  SKIP_WITHOUT_GPU();
   for (const std::string model : {"gpt-tiny", "llama-tiny"}) {
     double single = 0.0;
     ForEachSplit(model, DType::kBf16, [&](const Split& split, double error, const GpuJob&) {
@@ -180,19 +136,17 @@ class GpuTraining : public ::testing::TestWithParam<std::tuple<DType, Split>> {}
 
 TEST_P(GpuTraining, TwoHundredStepsFollowTheCpu) {
   const auto& [dtype, split] = GetParam();
-  SKIP_BELOW(split.tp * split.pp * split.dp);
+  SKIP_WITHOUT_GPU();
   constexpr int64_t kSteps = 200;
-  const std::string text = std::string(MESHWRIGHT_SOURCE_DIR) + "/tests/data/text/corpus.txt";
+  const std::string text = testing::TextCorpus();
   static const Reference reference = RunOnCpu("gpt-tiny", DType::kF32, kSteps, text);
   testing::GpuJobOptions options = OptionsOf(split);
   options.steps = kSteps;
   options.data = text;
   const GpuJob job = testing::RunOnGpus(ProgramsOf("gpt-tiny", split, dtype), options);
   ASSERT_EQ(job.exit_code, 0) << job.what << ": " << job.ranks[0].error;
-  double largest = 0.0;
-  for (size_t i = 0; i < kSteps; ++i) {
-    largest = std::max(largest, std::abs(job.ranks[0].losses[i] - reference.losses[i]));
-  }
+  ASSERT_EQ(job.ranks[0].steps, kSteps);
+  const double largest = testing::LargestDifference(job.ranks[0], reference.losses);
   std::printf("%s, %s: loss %.4f -> %.4f, largest difference to the CPU %.1e\n", split.name,
               planner::ToString(dtype).c_str(), job.ranks[0].losses[0],
               job.ranks[0].losses[kSteps - 1], largest);
@@ -219,11 +173,11 @@ INSTANTIATE_TEST_SUITE_P(Splits, GpuTraining,
                          });
 
 TEST(GpuRun, DeterministicModeRepeatsItsBits) {
-  SKIP_BELOW(1);
+  SKIP_WITHOUT_GPU();
   testing::GpuJobOptions options;
   options.steps = 5;
   options.deterministic = true;
-  SplitRequest request = Request(1, 1, 1, DType::kBf16);
+  SplitRequest request = SmallRequest(1, 1, 1, DType::kBf16);
   request.deterministic = true;
   const Programs programs = LoweredFor("gpt-tiny", request);
   const GpuJob first = testing::RunOnGpus(programs, options);
@@ -239,11 +193,11 @@ TEST(GpuRun, DeterministicModeRepeatsItsBits) {
 }
 
 TEST(GpuRun, GraphsChangeNoBit) {
-  SKIP_BELOW(1);
+  SKIP_WITHOUT_GPU();
   testing::GpuJobOptions options;
   options.steps = 8;  // captured in the third
   options.deterministic = true;
-  SplitRequest request = Request(1, 1, 1, DType::kBf16);
+  SplitRequest request = SmallRequest(1, 1, 1, DType::kBf16);
   request.deterministic = true;
   for (const char* model : {"gpt-tiny", "llama-tiny"}) {
     const Programs programs = LoweredFor(model, request);
@@ -261,7 +215,7 @@ TEST(GpuRun, GraphsChangeNoBit) {
 }
 
 TEST(GpuRun, OpsAreTimedAndTheOwnLimitIsBelowTheStep) {
-  SKIP_BELOW(1);
+  SKIP_WITHOUT_GPU();
   testing::GpuJobOptions options;
   options.steps = 4;
   options.tune = true;
@@ -301,7 +255,7 @@ TEST(ProductKeys, AreThoseOfAllStagesOnce) {
 }
 
 TEST(GpuRun, TraceHasARowATaskAndStepAndAnOpOfTheLastTwo) {
-  SKIP_BELOW(2);
+  SKIP_WITHOUT_GPU();
   testing::GpuJobOptions options;
   options.steps = 3;
   options.trace = true;
