@@ -14,7 +14,7 @@ int64_t MessageRingBytes(const RankProgram& program, int32_t communicator) {
       if (op.kind != OpKind::kRecv || op.attributes.communicator != communicator) continue;
       const OpWork work = WorkOf(block, op, program);
       const bool buffered = work.message_bytes <= kMostBufferedMessageBytes &&
-                            PeerTrafficPossible(work.message_bytes, work.dtype);
+                            PeerTrafficPossible(work.message_bytes, 2, work.dtype);
       if (buffered) largest = std::max(largest, work.message_bytes);
     }
   }

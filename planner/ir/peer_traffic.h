@@ -1,5 +1,5 @@
 // How communication of GPU ranks is carried: NCCL's thread blocks by class, and which traffic of a
-// pair goes straight between the two ranks' memories instead. The runtime does so and predictions
+// host's ranks goes straight between their memories instead. The runtime does so and predictions
 // count on it. Thresholds and limits: 2 x H200, cost_models/h200_runs.md.
 #pragma once
 
@@ -28,15 +28,15 @@ constexpr int NcclCtas(CommunicatorKind kind) {
   }
 }
 
-/// What carries an operation of two ranks.
+/// What carries an operation of a group.
 enum class PeerCarrier : uint8_t {
   kNccl,
   kKernels,     ///< kernels that read and write the partner's memory: soon done, but take SMs
   kCopyEngines  ///< take no SMs, start slowly; only moves, no sums
 };
 
-/// Thread blocks of a kernel between pairs of `kind`: 8 take nine tenths of what the link gives, and
-/// gradients have time.
+/// Thread blocks of a kernel between pairs of `kind`: 8 take nine tenths of what the link gives,
+/// and gradients have time.
 constexpr int PeerKernelCtas(CommunicatorKind kind) {
   return kind == CommunicatorKind::kTensor || kind == CommunicatorKind::kEdge ? 16 : 8;
 }
@@ -46,16 +46,24 @@ constexpr int PeerKernelCtas(CommunicatorKind kind) {
 inline constexpr int64_t kMostBufferedMessageBytes = int64_t{16} << 20;
 
 /// `bytes`: whole buffer of an all-reduce, output of an all-gather, input of a reduce-scatter, else
-/// what goes one way. Parts and sums take 16 bytes at a time.
-constexpr bool PeerTrafficPossible(int64_t bytes, DType dtype) {
-  return bytes % 32 == 0 && (dtype == DType::kBf16 || dtype == DType::kF32);
+/// what goes one way. The ranks' parts of them take 16 bytes at a time.
+constexpr bool PeerTrafficPossible(int64_t bytes, int64_t ranks, DType dtype) {
+  return bytes % (16 * ranks) == 0 && (dtype == DType::kBf16 || dtype == DType::kF32);
 }
 
-/// Of an operation of two ranks that reach each other's memory, where PeerTrafficPossible.
-/// `moves`: of those that sum nothing; absent: copy engines where the operation is large. A shift runs
-/// beside products and so goes by them sooner. No kernel of a message waits for the partner.
-constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes,
+/// Of an operation of `ranks` that reach the memory of the next one of their ring, where
+/// PeerTrafficPossible. `moves`: of those that sum nothing; absent: copy engines where the
+/// operation is large. A shift runs beside products and so goes by them sooner. No kernel of a
+/// message waits for the partner. More than two ranks leave sums, and gathers that are not large,
+/// to NCCL.
+constexpr PeerCarrier PeerCarrierOf(OpKind op, int64_t bytes, int64_t ranks,
                                     std::optional<PeerCarrier> moves = std::nullopt) {
+  if (ranks > 2 && op == OpKind::kAllGather) {
+    constexpr int64_t kLargeSlice = int64_t{8} << 20;
+    const bool large = moves ? *moves == PeerCarrier::kCopyEngines : bytes / ranks >= kLargeSlice;
+    return large ? PeerCarrier::kCopyEngines : PeerCarrier::kNccl;
+  }
+  if (ranks > 2 && op != OpKind::kShift) return PeerCarrier::kNccl;
   switch (op) {
     case OpKind::kAllReduce:
     case OpKind::kReduceScatter:

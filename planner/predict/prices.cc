@@ -21,21 +21,36 @@ Bytes Scaled(int64_t bytes, double share) {
   return Bytes(static_cast<int64_t>(std::ceil(static_cast<double>(bytes) * share)));
 }
 
-/// A collective or message as the runtime carries it over `path`; `reach`: as of PeersReach.
-cost::CollectiveWork TrafficWork(const OpWork& of, CommunicatorKind kind, OpKind op,
-                                 const cost::PathFacts& path, bool reach) {
-  cost::CollectiveWork work{CollectiveKindOf(op), Bytes(of.message_bytes), TrafficOf(kind)};
-  const bool peers = reach && work.traffic && path.ranks == 2 && path.hosts == 1 &&
-                     PeerTrafficPossible(of.message_bytes, of.dtype);
-  if (peers) work.carrier = CarrierOf(PeerCarrierOf(op, of.message_bytes));
-  if (op != OpKind::kShift) return work;
-  if (work.carrier == cost::Carrier::kCopyEngines) {  // a message each way at once
-    work.kind = cost::CollectiveKind::kSend;
-    work.traffic = cost::Traffic::kEdge;
-  } else {  // what the gather of both parts would move
-    work.bytes = Bytes(2 * of.message_bytes);
+/// A collective or message as the runtime carries it.
+struct Traffic {
+  cost::CollectiveWork work;
+  cost::PathFacts path;
+  int64_t times = 1;  ///< one behind the other
+};
+
+/// `reach`: as of PeersReach.
+Traffic TrafficOver(const OpWork& of, CommunicatorKind kind, OpKind op, const cost::PathFacts& path,
+                    bool reach) {
+  const int64_t n = path.ranks;
+  Traffic t{{CollectiveKindOf(op), Bytes(of.message_bytes), TrafficOf(kind)}, path};
+  const bool peers = reach && t.work.traffic && path.hosts == 1 &&
+                     PeerTrafficPossible(of.message_bytes, n, of.dtype);
+  if (peers) t.work.carrier = CarrierOf(PeerCarrierOf(op, of.message_bytes, n));
+  const bool copied = t.work.carrier == cost::Carrier::kCopyEngines;
+  const bool ring = op == OpKind::kAllGather && n > 2 && copied;
+  if (op != OpKind::kShift && !ring) return t;
+  if (ring) {  // a slice to the next rank at a time
+    t.times = n - 1;
+    t.work.bytes = Bytes(of.message_bytes / n);
   }
-  return work;
+  if (t.work.carrier != cost::Carrier::kNccl) t.path.ranks = t.path.ranks_per_host = 2;
+  if (copied) {  // a message each way at once
+    t.work.kind = cost::CollectiveKind::kSend;
+    t.work.traffic = cost::Traffic::kEdge;
+  } else {  // what the gather of all parts would move over a link
+    t.work.bytes = Bytes(of.message_bytes * t.path.ranks / (t.path.ranks - 1));
+  }
+  return t;
 }
 
 /// Bytes of the scores of an attention op, half of the square when it is causal.
@@ -248,10 +263,10 @@ NodePrice Prices::PriceCommunication(const RankProgram& program, CommunicatorKin
   if (path.ranks == 1) return {};
   if (on_cpu() && path.hosts == 1) return PriceThreads(program, block, op, path);
   const bool reach = !on_cpu() && cost::PeersReach(*model_->profile().gpu);
-  const cost::CollectivePrice whole = model_->ExplainCollective(
-      TrafficWork(WorkOf(block, op, program), kind, op.kind, path, reach), path);
+  const Traffic traffic = TrafficOver(WorkOf(block, op, program), kind, op.kind, path, reach);
+  const cost::CollectivePrice whole = model_->ExplainCollective(traffic.work, traffic.path);
   NodePrice price;
-  price.time = whole.time;
+  price.time = traffic.times * whole.time;
   const double seconds = std::max(ToSeconds(whole.time).value(), 1e-9);
   price.local_milli = Milli(whole.local.value() / seconds);
   price.network_milli = Milli(whole.network.value() / seconds);

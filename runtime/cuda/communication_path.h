@@ -31,8 +31,8 @@ class Path {
   virtual Status Issue() = 0;
 };
 
-/// Channels of `peers` among `groups` of which ranks 0 and 1 are the members; what they carry is
-/// said by FollowRate. Called by all ranks, as PeerCopies::Connect.
+/// Channels of `peers` among `groups` that have all ranks as members, or 0 and 1; what they carry
+/// is said by FollowRate. Called by all ranks, as PeerCopies::Connect.
 inline Result<std::unique_ptr<PeerCopies>> ConnectForRates(Communicator& world,
                                                            std::vector<planner::Group> groups,
                                                            const std::vector<int32_t>& peers,
@@ -47,7 +47,12 @@ inline Result<std::unique_ptr<PeerCopies>> ConnectForRates(Communicator& world,
   }
   programs.programs.resize(1);
   programs.ranks.resize(static_cast<size_t>(world.size()));
-  for (size_t r = 0; r < programs.ranks.size() && r < 2; ++r) programs.ranks[r].groups = peers;
+  for (size_t r = 0; r < programs.ranks.size(); ++r) {
+    for (const int32_t g : peers) {
+      const auto& members = programs.groups[static_cast<size_t>(g)].ranks;
+      if (r < members.size()) programs.ranks[r].groups.push_back(g);
+    }
+  }
   PeerCopyOptions options;
   options.idle = true;
   return PeerCopies::Connect(world, programs, device.ordinal(), arena, options);
@@ -61,11 +66,10 @@ inline Result<int> FollowRate(PeerChannel& channel, const RateCase& c,
   const auto program = [&](int rank) {
     return RateProgram(c, rank, {group.name(), group.kind(), 2}, arena_bytes);
   };
-  const int rank = group.rank();
-  const planner::RankProgram own = program(rank);
-  const planner::RankProgram theirs = program(1 - rank);
-  const PeerRoutes routes{group.kind(), moves};
-  MW_ASSIGN_OR_RETURN(auto ops, PairOps({&own, 0, rank}, {&theirs, 0, 1 - rank}, routes));
+  const planner::RankProgram programs[] = {program(0), program(1)};
+  const PeerSide members[] = {{&programs[0], 0}, {&programs[1], 0}};
+  const PeerRoutes routes{group.kind(), 2, moves};
+  MW_ASSIGN_OR_RETURN(auto ops, PeerOps(members, static_cast<size_t>(group.rank()), routes));
   if (!ops) return RunFailed("the ranks of a pair do not do the same");
   const auto count = static_cast<int>(ops->size());
   channel.Follow(*std::move(ops), routes);

@@ -118,7 +118,7 @@ Status NcclCommunicator::Put(const Call& call, cudaStream_t stream, const Enqueu
 
 bool NcclCommunicator::ByPeer(planner::OpKind kind, const Call& call) const {
   return channel_ != nullptr &&
-         channel_->Takes(kind, call.bytes, call.dtype);  // the same on both ranks
+         channel_->Takes(kind, call.bytes, call.dtype);  // the same on all ranks
 }
 
 /// As Put, with operations of the peer channel, which have a status of their own.
@@ -163,8 +163,9 @@ Status NcclCommunicator::AllGather(const std::byte* in, std::byte* out, int64_t 
     return Copy(in, out, call.bytes, stream);
   }
   if (ByPeer(planner::OpKind::kAllGather, call)) {
-    return PutPeer(call, stream,
-                   [&] { return channel_->AllGather(in, out, call.bytes / 2, dtype, stream); });
+    return PutPeer(call, stream, [&] {
+      return channel_->AllGather(in, out, call.bytes / size(), dtype, stream);
+    });
   }
   return Put(call, stream, [&](ncclComm_t c) {
     return ncclAllGather(in, out, static_cast<size_t>(count), ToNccl(dtype), c, stream);

@@ -16,8 +16,8 @@ using planner::OpKind;
 using planner::PeerCarrier;
 
 // Places of the counters, in bytes.
-constexpr int64_t kMeetAt = 0;    // of copies: the partner's memory is free
-constexpr int64_t kPartAt = 128;  // of copies: the partner's data has come
+constexpr int64_t kMeetAt = 0;    // of copies: the next rank's memory is free
+constexpr int64_t kPartAt = 128;  // of copies: data of the rank before has come
 constexpr int64_t kBlocksMeetAt = 256, kBlocksPartAt = 384;  // of kernels
 // Messages that lie in the ring; that the partner has taken from its own.
 constexpr int64_t kPostedAt = 512, kTakenAt = 640;
@@ -100,9 +100,10 @@ Result<PeerOp> PeerChannel::Next(OpKind kind, int64_t bytes) {
   return ops_[next_++];
 }
 
-Status PeerChannel::Publish(uint32_t value, int64_t counter, cudaStream_t stream) const {
+Status PeerChannel::Publish(uint32_t value, std::byte* mailbox, int64_t counter,
+                            cudaStream_t stream) const {
   MW_ASSIGN_OR_RETURN(const StreamMemoryOps ops, DriverStreamMemoryOps());
-  const auto at = reinterpret_cast<CUdeviceptr>(ends_.their_mailbox + counter);
+  const auto at = reinterpret_cast<CUdeviceptr>(mailbox + counter);
   return DriverStatus(ops.write(stream, at, value, CU_STREAM_WRITE_VALUE_DEFAULT),
                       "cuStreamWriteValue32");
 }
@@ -113,24 +114,24 @@ Status PeerChannel::Await(uint32_t value, int64_t counter, cudaStream_t stream) 
   return DriverStatus(ops.wait(stream, at, value, CU_STREAM_WAIT_VALUE_GEQ), "cuStreamWaitValue32");
 }
 
-/// Both ranks' memory is free for what the other sends.
+/// Each rank's memory is free for what the one before sends.
 Status PeerChannel::Meet(cudaStream_t stream) {
   ++met_;
-  MW_RETURN_IF_ERROR(Publish(met_, kMeetAt, stream));
+  MW_RETURN_IF_ERROR(Publish(met_, ends_.before_mailbox, kMeetAt, stream));
   return Await(met_, kMeetAt, stream);
 }
 
-/// What both ranks sent has come.
+/// What the ranks sent has come.
 Status PeerChannel::Part(cudaStream_t stream) {
   ++parted_;
-  MW_RETURN_IF_ERROR(Publish(parted_, kPartAt, stream));
+  MW_RETURN_IF_ERROR(Publish(parted_, ends_.their_mailbox, kPartAt, stream));
   return Await(parted_, kPartAt, stream);
 }
 
 PeerTurn PeerChannel::NextTurn() {
   return {CounterAt(ends_.own_mailbox, kBlocksMeetAt),
           CounterAt(ends_.own_mailbox, kBlocksPartAt),
-          CounterAt(ends_.their_mailbox, kBlocksMeetAt),
+          CounterAt(ends_.before_mailbox, kBlocksMeetAt),
           CounterAt(ends_.their_mailbox, kBlocksPartAt),
           ++turn_,
           planner::PeerKernelCtas(routes_.group)};
@@ -142,9 +143,8 @@ Landings PeerChannel::NextLandings() {
   return {ends_.own_mailbox + at, ends_.their_mailbox + at};
 }
 
-Status PeerChannel::Push(const std::byte* from, const PeerOp& op, std::byte* out, int64_t bytes,
+Status PeerChannel::Push(const std::byte* from, std::byte* their_out, std::byte* out, int64_t bytes,
                          PeerCarrier carrier, cudaStream_t stream) {
-  std::byte* const their_out = ends_.their_arena + op.theirs;
   if (carrier == PeerCarrier::kKernels) {
     return PeerPush(from, their_out, out, bytes, NextTurn(), stream);
   }
@@ -164,12 +164,22 @@ Status PeerChannel::AllReduce(std::byte* buffer, int64_t count, DType dtype, cud
   return PeerSum(own, theirs, own, theirs, count / 2, dtype, NextTurn(), stream);
 }
 
+/// Each rank's own slice first; what has come goes on until all have it.
 Status PeerChannel::AllGather(const std::byte* in, std::byte* out, int64_t bytes, DType dtype,
                               cudaStream_t stream) {
-  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kAllGather, 2 * bytes));
-  std::byte* const own_slice = out + ends_.position * bytes;
-  return Push(in, op, in == own_slice ? nullptr : own_slice, bytes,
-              routes_.Of(op.kind, op.bytes, dtype), stream);
+  MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kAllGather, ends_.ranks * bytes));
+  std::byte* const theirs = ends_.their_arena + op.theirs;
+  const auto slice = [&](int hops) {
+    return (ends_.position + ends_.ranks - hops) % ends_.ranks * bytes;
+  };
+  std::byte* const own_out = in == out + slice(0) ? nullptr : out + slice(0);
+  MW_RETURN_IF_ERROR(
+      Push(in, theirs + slice(0), own_out, bytes, routes_.Of(op.kind, op.bytes, dtype), stream));
+  for (int hop = 1; hop + 1 < ends_.ranks; ++hop) {
+    MW_RETURN_IF_ERROR(CopyOnDevice(theirs + slice(hop), out + slice(hop), bytes, stream));
+    MW_RETURN_IF_ERROR(Part(stream));
+  }
+  return Status::Ok();
 }
 
 Status PeerChannel::ReduceScatter(const std::byte* in, std::byte* out, int64_t count, DType dtype,
@@ -180,13 +190,15 @@ Status PeerChannel::ReduceScatter(const std::byte* in, std::byte* out, int64_t c
     return PeerSmallSum(in + ends_.position * bytes, in + (1 - ends_.position) * bytes, out,
                         NextLandings(), count, dtype, NextTurn(), stream);
   }
-  return PeerSum(in + ends_.position * bytes, ends_.their_arena + op.theirs, out, nullptr, count,
-                 dtype, NextTurn(), stream);
+  const int64_t own = ends_.position * bytes;
+  return PeerSum(in + own, ends_.their_arena + op.theirs + own, out, nullptr, count, dtype,
+                 NextTurn(), stream);
 }
 
 Status PeerChannel::Shift(const std::byte* in, int64_t bytes, DType dtype, cudaStream_t stream) {
   MW_ASSIGN_OR_RETURN(const PeerOp op, Next(OpKind::kShift, bytes));
-  return Push(in, op, nullptr, bytes, routes_.Of(op.kind, op.bytes, dtype), stream);
+  return Push(in, ends_.their_arena + op.theirs, nullptr, bytes,
+              routes_.Of(op.kind, op.bytes, dtype), stream);
 }
 
 bool PeerChannel::Buffered(const PeerOp& op, DType dtype) const {
@@ -205,7 +217,7 @@ Status PeerChannel::Send(const std::byte* buffer, int64_t bytes, DType dtype, cu
   }
   MW_RETURN_IF_ERROR(Await(++met_, kMeetAt, stream));
   MW_RETURN_IF_ERROR(CopyOnDevice(ends_.their_arena + op.theirs, buffer, bytes, stream));
-  return Publish(++parted_, kPartAt, stream);
+  return Publish(++parted_, ends_.their_mailbox, kPartAt, stream);
 }
 
 Status PeerChannel::Recv(std::byte* buffer, int64_t bytes, DType dtype, cudaStream_t stream) {
@@ -218,7 +230,7 @@ Status PeerChannel::Recv(std::byte* buffer, int64_t bytes, DType dtype, cudaStre
                         CounterAt(ends_.own_mailbox, kArrivedAt)},
                        planner::PeerKernelCtas(routes_.group), stream);
   }
-  MW_RETURN_IF_ERROR(Publish(++met_, kMeetAt, stream));
+  MW_RETURN_IF_ERROR(Publish(++met_, ends_.before_mailbox, kMeetAt, stream));
   return Await(++parted_, kPartAt, stream);
 }
 

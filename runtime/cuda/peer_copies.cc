@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -30,11 +31,22 @@ bool Allowed(CommunicatorKind kind, const PeerCopyOptions& options) {
          (kind == CommunicatorKind::kEdge && options.edges);
 }
 
-/// The other rank of a group of two that `rank` is in and that may be carried; -1: none.
-int PartnerOf(const planner::Group& group, int rank, const PeerCopyOptions& options) {
-  if (group.ranks.size() != 2 || !Allowed(group.kind, options)) return -1;
-  if (group.ranks[0] == rank) return group.ranks[1];
-  return group.ranks[1] == rank ? group.ranks[0] : -1;
+/// Position of `rank` in a group that may be carried; -1: it is none.
+int PositionIn(const planner::Group& group, int rank, const PeerCopyOptions& options) {
+  const bool sums =
+      group.kind != CommunicatorKind::kTensor && group.kind != CommunicatorKind::kData;
+  if (group.ranks.size() < 2 || (sums && group.ranks.size() != 2) ||
+      !Allowed(group.kind, options)) {
+    return -1;
+  }
+  const auto at = std::find(group.ranks.begin(), group.ranks.end(), rank);
+  return at == group.ranks.end() ? -1 : static_cast<int>(at - group.ranks.begin());
+}
+
+/// The rank `hops` behind the one at `position`, around the ring.
+int Neighbour(const planner::Group& group, int position, int hops) {
+  const int n = static_cast<int>(group.ranks.size());
+  return group.ranks[static_cast<size_t>((position + n + hops) % n)];
 }
 
 const planner::RankBinding& BindingOf(const planner::Programs& programs, int rank) {
@@ -48,7 +60,7 @@ int32_t LocalOf(const planner::RankBinding& binding, size_t group) {
   return at == binding.groups.end() ? -1 : static_cast<int32_t>(at - binding.groups.begin());
 }
 
-/// Where a rank has the mailboxes of its groups of two. Its partners reckon the same.
+/// Where a rank has the mailboxes of its groups. Its neighbours reckon the same.
 struct Mailboxes {
   struct Box {
     int64_t at = 0;
@@ -64,31 +76,30 @@ Mailboxes MailboxesOf(const planner::Programs& programs, int rank, const PeerCop
   for (size_t c = 0; c < binding.groups.size(); ++c) {
     const planner::Group& group = programs.groups[static_cast<size_t>(binding.groups[c])];
     Mailboxes::Box box{all.bytes};
-    if (PartnerOf(group, rank, options) >= 0) {
+    if (PositionIn(group, rank, options) >= 0) {
       const bool receives = group.kind == CommunicatorKind::kEdge && group.ranks[1] == rank;
       box.ring_bytes = receives && options.idle
                            ? 2 * planner::kMostBufferedMessageBytes
                            : planner::MessageRingBytes(program, static_cast<int32_t>(c));
       all.bytes += PeerChannel::kCounterBytes;
-      all.bytes += box.ring_bytes > 0 ? box.ring_bytes : PeerChannel::kMostSmallSumBytes;
+      const int64_t sums = group.ranks.size() == 2 ? PeerChannel::kMostSmallSumBytes : 0;
+      all.bytes += box.ring_bytes > 0 ? box.ring_bytes : sums;
     }
     all.boxes.push_back(box);
   }
   return all;
 }
 
-/// What the partner at the other position uses of the op's memory.
-PeerOp PeerOpOf(const IssuedOp& issued, int position) {
+/// With `theirs` as the rank before uses this one's memory.
+PeerOp PeerOpOf(const IssuedOp& issued) {
   const ByteRange first = RangeOf(issued, 0);
   const OpKind kind = issued.op->kind;
   PeerOp op{kind, first.end - first.begin, first.begin};
+  if (kind == OpKind::kAllGather || kind == OpKind::kShift) op.theirs = RangeOf(issued, 1).begin;
   if (kind == OpKind::kAllGather) {
     const ByteRange out = RangeOf(issued, 1);
     op.bytes = out.end - out.begin;
-    op.theirs = out.begin + (1 - position) * op.bytes / 2;
   }
-  if (kind == OpKind::kShift) op.theirs = RangeOf(issued, 1).begin;
-  if (kind == OpKind::kReduceScatter) op.theirs += (1 - position) * op.bytes / 2;
   return op;
 }
 
@@ -103,15 +114,14 @@ OpKind MatchOf(OpKind kind) {
   return kind == OpKind::kRecv ? OpKind::kSend : kind;
 }
 
-/// With `theirs` as the partner at the other position uses them.
-Result<std::vector<PeerOp>> OpsOf(const PairSide& side, const PeerRoutes& routes) {
+Result<std::vector<PeerOp>> OpsOf(const PeerSide& side, const PeerRoutes& routes) {
   MW_ASSIGN_OR_RETURN(const IssueOrder order, MakeIssueOrder(*side.program));
   std::vector<PeerOp> ops;
   for (const IssuedOp& issued : order.ops) {
     const OpKind kind = issued.op->kind;
     const bool carried = planner::IsCollective(kind) || planner::IsMessage(kind);
     if (!carried || issued.op->attributes.communicator != side.local) continue;
-    const PeerOp op = PeerOpOf(issued, side.position);
+    const PeerOp op = PeerOpOf(issued);
     if (routes.Of(kind, op.bytes, TypeOf(issued)) != planner::PeerCarrier::kNccl) {
       ops.push_back(op);
     }
@@ -121,17 +131,24 @@ Result<std::vector<PeerOp>> OpsOf(const PairSide& side, const PeerRoutes& routes
 
 }  // namespace
 
-Result<std::optional<std::vector<PeerOp>>> PairOps(const PairSide& own, const PairSide& theirs,
-                                                   const PeerRoutes& routes) {
-  MW_ASSIGN_OR_RETURN(std::vector<PeerOp> ops, OpsOf(own, routes));
-  MW_ASSIGN_OR_RETURN(const std::vector<PeerOp> others, OpsOf(theirs, routes));
-  if (ops.size() != others.size()) return std::optional<std::vector<PeerOp>>();
-  for (size_t i = 0; i < ops.size(); ++i) {
-    if (others[i].kind != MatchOf(ops[i].kind) || others[i].bytes != ops[i].bytes) {
-      return std::optional<std::vector<PeerOp>>();
-    }
-    ops[i].theirs = others[i].theirs;
+Result<std::optional<std::vector<PeerOp>>> PeerOps(std::span<const PeerSide> members,
+                                                   size_t position, const PeerRoutes& routes) {
+  std::vector<std::vector<PeerOp>> all;
+  for (const PeerSide& side : members) {
+    MW_ASSIGN_OR_RETURN(all.emplace_back(), OpsOf(side, routes));
   }
+  const auto next = [&](size_t member) -> const std::vector<PeerOp>& {
+    return all[(member + 1) % all.size()];
+  };
+  for (size_t member = 0; member + 1 < all.size(); ++member) {
+    const bool match = std::equal(all[member].begin(), all[member].end(), next(member).begin(),
+                                  next(member).end(), [](const PeerOp& a, const PeerOp& b) {
+                                    return b.kind == MatchOf(a.kind) && a.bytes == b.bytes;
+                                  });
+    if (!match) return std::optional<std::vector<PeerOp>>();
+  }
+  std::vector<PeerOp> ops = all[position];
+  for (size_t i = 0; i < ops.size(); ++i) ops[i].theirs = next(position)[i].theirs;
   return std::optional(std::move(ops));
 }
 
@@ -196,30 +213,38 @@ Result<bool> PeerCopies::Map(const Entry& theirs, int rank) {
   return opened;
 }
 
-/// The channel of `group` with a rank that is mapped.
-Status PeerCopies::Open(const planner::Programs& programs, int rank, size_t group,
+/// The channel of a group whose ranks reach each other.
+Status PeerCopies::Open(const planner::Programs& programs, int rank, size_t g,
                         const PeerCopyOptions& options) {
-  const int partner = PartnerOf(programs.groups[group], rank, options);
-  const int position = programs.groups[group].ranks[0] == rank ? 0 : 1;
-  const auto side = [&](int of, int at) {
-    const planner::RankBinding& binding = BindingOf(programs, of);
-    return PairSide{&programs.programs[static_cast<size_t>(binding.program)],
-                    LocalOf(binding, group), at};
-  };
-  const PeerRoutes routes{programs.groups[group].kind, options.moves};
-  MW_ASSIGN_OR_RETURN(auto ops, PairOps(side(rank, position), side(partner, 1 - position), routes));
-  // The same on both ranks; NCCL will say what does not match.
+  const planner::Group& group = programs.groups[g];
+  const int position = PositionIn(group, rank, options);
+  std::vector<PeerSide> members;
+  for (const int32_t r : group.ranks) {
+    const planner::RankBinding& binding = BindingOf(programs, r);
+    members.push_back(
+        {&programs.programs[static_cast<size_t>(binding.program)], LocalOf(binding, g)});
+  }
+  const auto ranks = static_cast<int64_t>(members.size());
+  const PeerRoutes routes{group.kind, ranks, options.moves};
+  MW_ASSIGN_OR_RETURN(auto ops, PeerOps(members, static_cast<size_t>(position), routes));
+  // The same on all ranks; NCCL will say what does not match.
   if (!ops || (ops->empty() && !options.idle)) return Status::Ok();
-  const Mapping& mapping = *mappings_[static_cast<size_t>(partner)];
   const auto box = [&](int of) {
-    const auto local = static_cast<size_t>(LocalOf(BindingOf(programs, of), group));
+    const auto local = static_cast<size_t>(LocalOf(BindingOf(programs, of), g));
     return MailboxesOf(programs, of, options).boxes[local];
   };
-  const Mailboxes::Box own = box(rank), theirs = box(partner);
-  channels_[group] = std::make_unique<PeerChannel>(
-      PeerChannel::Ends{position, mapping.arena, mailboxes_.data() + own.at,
-                        mapping.mailboxes + theirs.at, own.ring_bytes, theirs.ring_bytes});
-  channels_[group]->Follow(*std::move(ops), routes);
+  const int next = Neighbour(group, position, 1), before = Neighbour(group, position, -1);
+  const Mapping& theirs = *mappings_[static_cast<size_t>(next)];
+  const Mailboxes::Box own = box(rank), their_box = box(next);
+  PeerChannel::Ends ends{position, static_cast<int>(ranks)};
+  ends.their_arena = theirs.arena;
+  ends.own_mailbox = mailboxes_.data() + own.at;
+  ends.their_mailbox = theirs.mailboxes + their_box.at;
+  ends.before_mailbox = mappings_[static_cast<size_t>(before)]->mailboxes + box(before).at;
+  ends.own_ring_bytes = own.ring_bytes;
+  ends.their_ring_bytes = their_box.ring_bytes;
+  channels_[g] = std::make_unique<PeerChannel>(ends);
+  channels_[g]->Follow(*std::move(ops), routes);
   return Status::Ok();
 }
 
@@ -243,23 +268,33 @@ Result<std::unique_ptr<PeerCopies>> PeerCopies::Connect(Communicator& world,
                                      sizeof(Entry) / sizeof(int64_t), DType::kI64));
   std::vector<int64_t> reached(ranks, 0);
   for (const planner::Group& group : programs.groups) {
-    const int partner = PartnerOf(group, rank, options);
-    if (partner < 0 || reached[static_cast<size_t>(partner)] != 0) continue;
-    const Entry& theirs = all[static_cast<size_t>(partner)];
-    if (theirs.host != own.host || theirs.usable == 0 || own.usable == 0) continue;
-    MW_ASSIGN_OR_RETURN(const bool mapped, copies->Map(theirs, partner));
-    reached[static_cast<size_t>(partner)] = mapped ? 1 : 0;
+    const int position = PositionIn(group, rank, options);
+    if (position < 0) continue;
+    for (const int hops : {1, -1}) {
+      const int neighbour = Neighbour(group, position, hops);
+      if (reached[static_cast<size_t>(neighbour)] != 0) continue;
+      const Entry& theirs = all[static_cast<size_t>(neighbour)];
+      if (theirs.host != own.host || theirs.usable == 0 || own.usable == 0) continue;
+      MW_ASSIGN_OR_RETURN(const bool mapped, copies->Map(theirs, neighbour));
+      reached[static_cast<size_t>(neighbour)] = mapped ? 1 : 0;
+    }
   }
   std::vector<int64_t> by_all(ranks * ranks);
   MW_RETURN_IF_ERROR(world.AllGather(reinterpret_cast<const std::byte*>(reached.data()),
                                      reinterpret_cast<std::byte*>(by_all.data()),
                                      static_cast<int64_t>(ranks), DType::kI64));
+  const auto connected = [&](int from, int to) {
+    return by_all[static_cast<size_t>(from) * ranks + static_cast<size_t>(to)] != 0;
+  };
   for (size_t g = 0; g < programs.groups.size(); ++g) {
-    const int partner = PartnerOf(programs.groups[g], rank, options);
-    if (partner < 0) continue;
-    const auto p = static_cast<size_t>(partner);
-    if (reached[p] == 0 || by_all[p * ranks + static_cast<size_t>(rank)] == 0) continue;
-    MW_RETURN_IF_ERROR(copies->Open(programs, rank, g, options));
+    const planner::Group& group = programs.groups[g];
+    if (PositionIn(group, rank, options) < 0) continue;
+    bool ring = true;  // the same answer on all of its ranks
+    for (int p = 0; p < static_cast<int>(group.ranks.size()); ++p) {
+      const int at = Neighbour(group, p, 0), next = Neighbour(group, p, 1);
+      ring = ring && connected(at, next) && connected(next, at);
+    }
+    if (ring) MW_RETURN_IF_ERROR(copies->Open(programs, rank, g, options));
   }
   const bool any = std::any_of(copies->channels_.begin(), copies->channels_.end(),
                                [](const auto& channel) { return channel != nullptr; });

@@ -1,10 +1,11 @@
-// Which pairs of ranks of a run exchange data without NCCL, and their ends.
+// Which groups of ranks of a run exchange data without NCCL, and their ends.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -16,23 +17,22 @@
 
 namespace meshwright::runtime::cuda {
 
-/// A rank's side of a group of two.
-struct PairSide {
+/// A rank's side of a group.
+struct PeerSide {
   const planner::RankProgram* program = nullptr;
   int32_t local = 0;  ///< the group among the program's communicators
-  int position = 0;   ///< 0 or 1
 };
-/// The ops of `own` that go without NCCL, in issue order, as PeerChannel::Follow takes them;
-/// nullopt when `theirs` does not match. Errors as of MakeIssueOrder.
-Result<std::optional<std::vector<PeerOp>>> PairOps(const PairSide& own, const PairSide& theirs,
-                                                   const PeerRoutes& routes);
+/// The ops of the member at `position` that go without NCCL, in issue order, as PeerChannel::Follow
+/// takes them; nullopt on all members when they do not match. Errors as of MakeIssueOrder.
+Result<std::optional<std::vector<PeerOp>>> PeerOps(std::span<const PeerSide> members,
+                                                   size_t position, const PeerRoutes& routes);
 
 /// The channels of one rank. Buffers of their operations lie in the arena.
 class PeerCopies {
  public:
-  /// Called by all ranks once, after they have allocated their arenas. Groups of two of one host
-  /// whose GPUs reach each other get a channel on both ranks if it has something to carry, others
-  /// on none; a rank without a channel gets nullptr.
+  /// Called by all ranks once, after they have allocated their arenas. Groups of one host each of
+  /// whose GPUs reaches the next one's memory get a channel on all ranks if it has something to
+  /// carry, others on none; a rank without a channel gets nullptr.
   static Result<std::unique_ptr<PeerCopies>> Connect(Communicator& world,
                                                      const planner::Programs& programs, int device,
                                                      std::byte* arena,
@@ -59,7 +59,7 @@ class PeerCopies {
               const PeerCopyOptions& options);
 
   const int device_;
-  DeviceMemory mailboxes_;  ///< of the rank's pairs, one behind the other
+  DeviceMemory mailboxes_;  ///< of the rank's groups, one behind the other
   int64_t mailbox_bytes_ = 0;
   cudaStream_t release_ = nullptr;
   std::thread releasing_;

@@ -1,10 +1,11 @@
-// Operations of a pair of ranks between their memories, against what they must give. Ranks are
-// processes, forked before anything of CUDA happens; on a single GPU they share it in turns.
+// Operations of ranks between their memories, against what they must give. Ranks are processes,
+// forked before anything of CUDA happens; with fewer GPUs they share them in turns.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <numeric>
 
 #include "runtime/cuda/communication_path.h"
 #include "runtime/self_start.h"
@@ -48,30 +49,42 @@ int Value(int rank, int64_t i) {
   return static_cast<int>((3 * rank + i) % 7) + 1;
 }
 
-/// One rank of the pair.
-class Pair {
+/// One rank of the ring.
+class Ring {
  public:
   Status Run(Store& store, int ordinal) {
     rank_ = store.rank();
+    ranks_ = store.world();
     CudaDeviceOptions options;
     options.ordinal = ordinal;
     options.own_workspaces = false;
     MW_ASSIGN_OR_RETURN(device_, CudaDevice::Open(options, {true}));
     MW_RETURN_IF_ERROR(arena_.Allocate(kArenaBytes));
     world_ = MakeStoreWorld(store, {});
-    MW_ASSIGN_OR_RETURN(copies_, ConnectForRates(*world_,
-                                                 {{"pair", CommunicatorKind::kTensor, {0, 1}},
-                                                  {"edge", CommunicatorKind::kEdge, {0, 1}}},
-                                                 {0, 1}, *device_, arena_.data()));
+    const bool pair = ranks_ == 2;
+    std::vector<int32_t> all(static_cast<size_t>(ranks_));
+    std::iota(all.begin(), all.end(), 0);
+    std::vector<planner::Group> groups = {{"ring", CommunicatorKind::kTensor, all}};
+    if (pair) groups.push_back({"edge", CommunicatorKind::kEdge, all});
+    std::vector<int32_t> peers(groups.size());
+    std::iota(peers.begin(), peers.end(), 0);
+    MW_ASSIGN_OR_RETURN(
+        copies_, ConnectForRates(*world_, std::move(groups), peers, *device_, arena_.data()));
     if (copies_ == nullptr) return RunFailed("the GPUs do not reach each other's memory");
-    for (const OpKind kind : {OpKind::kAllReduce, OpKind::kAllGather, OpKind::kReduceScatter,
-                              OpKind::kShift, OpKind::kSend}) {
+    std::vector<OpKind> kinds = {OpKind::kAllGather, OpKind::kShift};
+    if (pair) {
+      kinds.insert(kinds.end(), {OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kSend});
+    }
+    for (const OpKind kind : kinds) {
       for (const int64_t bytes :
            {int64_t{64}, int64_t{4160}, kMiB + 96, 16 * kMiB, 24 * kMiB + 32}) {
         for (const DType dtype : {DType::kBf16, DType::kF32}) {
           for (const PeerCarrier moves : {PeerCarrier::kKernels, PeerCarrier::kCopyEngines}) {
             for (const bool in_place : {false, true}) {
-              PeerCase c{kind, bytes, dtype, in_place, moves};
+              PeerCase c{kind, bytes / (16 * ranks_) * 16 * ranks_, dtype, in_place, moves};
+              const bool by_nccl =
+                  !pair && kind == OpKind::kAllGather && moves == PeerCarrier::kKernels;
+              if (by_nccl) continue;
               MW_RETURN_IF_ERROR(RunCase(c).WithContext(c.Text()));
               if (kind != OpKind::kSend) continue;
               c.group = CommunicatorKind::kEdge;
@@ -93,20 +106,19 @@ class Pair {
     MW_CUDA_CALL(cudaMemset(arena_.data(), 0xFF, kArenaBytes));
     MW_RETURN_IF_ERROR(Put(0, c.dtype, in));
     const bool gathers = c.kind == OpKind::kAllGather;
-    if (gathers && c.in_place) {  // the own half of the output
-      MW_RETURN_IF_ERROR(Put(kOutAt + rank_ * c.bytes / 2, c.dtype,
-                             std::vector<double>(in.begin(), in.begin() + c.count() / 2)));
+    if (gathers && c.in_place) {  // the own slice of the output
+      MW_RETURN_IF_ERROR(Put(kOutAt + rank_ * c.bytes / ranks_, c.dtype,
+                             std::vector<double>(in.begin(), in.begin() + c.count() / ranks_)));
     }
     MW_CUDA_CALL(cudaDeviceSynchronize());
     MW_RETURN_IF_ERROR(world_->Barrier());
     OpKind kind = c.kind;
     if (kind == OpKind::kSend && rank_ == 1) kind = OpKind::kRecv;
-    const int64_t theirs = c.kind == OpKind::kAllReduce       ? 0
-                           : c.kind == OpKind::kReduceScatter ? rank_ * c.bytes / 2
-                           : gathers                          ? kOutAt + rank_ * c.bytes / 2
-                                                              : kOutAt;
+    const bool reads = c.kind == OpKind::kAllReduce || c.kind == OpKind::kReduceScatter;
+    const int64_t theirs = reads ? 0 : kOutAt;
     PeerChannel& channel = *copies_->channel(c.group == CommunicatorKind::kEdge ? 1 : 0);
-    channel.Follow(std::vector<PeerOp>(kCalls, {kind, c.bytes, theirs}), {c.group, c.moves});
+    channel.Follow(std::vector<PeerOp>(kCalls, {kind, c.bytes, theirs}),
+                   {c.group, ranks_, c.moves});
     for (int call = 0; call < kCalls; ++call) MW_RETURN_IF_ERROR(Issue(channel, c, kind));
     MW_CUDA_CALL(cudaDeviceSynchronize());
     MW_RETURN_IF_ERROR(Check(c));
@@ -117,12 +129,13 @@ class Pair {
     const cudaStream_t stream = device_->stream(planner::kComputeStream);
     std::byte* const in = arena_.data();
     std::byte* const out = arena_.data() + kOutAt;
-    const int64_t half = c.bytes / 2;
+    const int64_t half = c.bytes / 2, slice = c.bytes / ranks_;
     switch (kind) {
       case OpKind::kAllReduce:
         return channel.AllReduce(in, c.count(), c.dtype, stream);
       case OpKind::kAllGather:
-        return channel.AllGather(c.in_place ? out + rank_ * half : in, out, half, c.dtype, stream);
+        return channel.AllGather(c.in_place ? out + rank_ * slice : in, out, slice, c.dtype,
+                                 stream);
       case OpKind::kReduceScatter:
         return channel.ReduceScatter(in, c.in_place ? in + rank_ * half : out, c.count() / 2,
                                      c.dtype, stream);
@@ -142,7 +155,10 @@ class Pair {
       case OpKind::kAllReduce:  // the sum of the ranks, twice doubled
         return Expect(0, c, c.count(), [&](int64_t i) { return 4 * sum(i); });
       case OpKind::kAllGather:
-        return Expect(kOutAt, c, c.count(), [&](int64_t i) { return Value(i >= half, i % half); });
+        return Expect(kOutAt, c, c.count(), [&](int64_t i) {
+          const int64_t slice = c.count() / ranks_;
+          return Value(static_cast<int>(i / slice), i % slice);
+        });
       case OpKind::kReduceScatter:
         // In place the later calls add the other's terms again.
         return Expect(c.in_place ? rank_ * c.bytes / 2 : kOutAt, c, half, [&](int64_t i) {
@@ -150,7 +166,8 @@ class Pair {
           return c.in_place ? Value(rank_, at) + kCalls * Value(1 - rank_, at) : sum(at);
         });
       case OpKind::kShift:
-        return Expect(kOutAt, c, c.count(), [&](int64_t i) { return Value(1 - rank_, i); });
+        return Expect(kOutAt, c, c.count(),
+                      [&](int64_t i) { return Value((rank_ + ranks_ - 1) % ranks_, i); });
       default:
         if (rank_ == 0) return Status::Ok();
         return Expect(kOutAt, c, c.count(), [&](int64_t i) { return Value(0, i); });
@@ -188,26 +205,30 @@ class Pair {
     return Status::Ok();
   }
 
-  int rank_ = 0;
+  int rank_ = 0, ranks_ = 2;
   std::unique_ptr<CudaDevice> device_;
   DeviceMemory arena_;
   std::unique_ptr<Communicator> world_;
   std::unique_ptr<PeerCopies> copies_;
 };
 
-TEST(PeerChannel, OperationsGiveWhatTheyMust) {
+class PeerChannelOf : public testing::TestWithParam<int> {};
+
+TEST_P(PeerChannelOf, OperationsGiveWhatTheyMust) {
   const int gpus = runtime::CountGpus();
-  if (gpus < 1) GTEST_SKIP() << "needs a GPU, better two";
-  const auto outcome = StartRanks({2, 120.0, 5.0}, [&](const LaunchFacts& facts) {
+  if (gpus < 1) GTEST_SKIP() << "needs a GPU, better one a rank";
+  const auto outcome = StartRanks({GetParam(), 120.0, 5.0}, [&](const LaunchFacts& facts) {
     const auto store = OpenStore(facts);
     const Status status =
-        store.ok() ? Pair().Run(**store, facts.local_rank % gpus) : store.status();
+        store.ok() ? Ring().Run(**store, facts.local_rank % gpus) : store.status();
     if (!status.ok()) fmt::print(stderr, "rank {}: {}\n", facts.rank, status.message());
     return ExitCode(status);
   });
   ASSERT_TRUE(outcome.ok()) << outcome.status().message();
   EXPECT_EQ(outcome->exit_code, 0) << outcome->what;
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, PeerChannelOf, testing::Values(2, 4));
 
 }  // namespace
 }  // namespace meshwright::runtime::cuda

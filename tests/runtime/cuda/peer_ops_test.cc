@@ -27,13 +27,14 @@ RankProgram ProgramOf(const RateCase& c, int rank) {
 std::vector<PeerOp> OpsOf(const RateCase& c, const RateCase& partner, int rank) {
   const RankProgram own = ProgramOf(c, rank);
   const RankProgram theirs = ProgramOf(partner, 1 - rank);
-  const auto ops =
-      PairOps({&own, 0, rank}, {&theirs, 0, 1 - rank}, PeerRoutes{c.traffic, std::nullopt});
+  std::vector<PeerSide> members = {{&own, 0}, {&theirs, 0}};
+  if (rank == 1) std::swap(members[0], members[1]);
+  const auto ops = PeerOps(members, static_cast<size_t>(rank), {c.traffic, 2, std::nullopt});
   EXPECT_TRUE(ops.ok()) << ops.status().message();
   return ops.ok() && *ops ? **ops : std::vector<PeerOp>();
 }
 
-TEST(PairOps, ARankUsesThePartnersMemoryWhereThePartnerSays) {
+TEST(PeerOps, ARankUsesThePartnersMemoryWhereThePartnerSays) {
   const auto from = [](OpKind kind, CommunicatorKind traffic, int rank) {
     const RateCase c{kind, traffic, kBytes, 3};
     const auto ops = OpsOf(c, c, rank);
@@ -44,22 +45,21 @@ TEST(PairOps, ARankUsesThePartnersMemoryWhereThePartnerSays) {
   };
   for (const int rank : {0, 1}) {
     EXPECT_EQ(from(OpKind::kAllReduce, CommunicatorKind::kTensor, rank), 0);
-    // This rank's slice of the partner's output.
-    EXPECT_EQ(from(OpKind::kAllGather, CommunicatorKind::kTensor, rank), rank * kBytes / 2);
-    EXPECT_EQ(from(OpKind::kAllGather, CommunicatorKind::kData, rank), rank * kBytes / 2);
-    // Its terms of the own slice.
-    EXPECT_EQ(from(OpKind::kReduceScatter, CommunicatorKind::kTensor, rank), rank * kBytes / 2);
-    EXPECT_EQ(from(OpKind::kReduceScatter, CommunicatorKind::kData, rank), rank * kBytes / 2);
+    // The partner's output and input; what of them is reckoned by the channel.
+    EXPECT_EQ(from(OpKind::kAllGather, CommunicatorKind::kTensor, rank), 0);
+    EXPECT_EQ(from(OpKind::kAllGather, CommunicatorKind::kData, rank), 0);
+    EXPECT_EQ(from(OpKind::kReduceScatter, CommunicatorKind::kTensor, rank), 0);
+    EXPECT_EQ(from(OpKind::kReduceScatter, CommunicatorKind::kData, rank), 0);
   }
 }
 
-TEST(PairOps, AMessageMeetsItsReceiver) {
+TEST(PeerOps, AMessageMeetsItsReceiver) {
   const RateCase c{OpKind::kSend, CommunicatorKind::kEdge, kBytes, 2};
   EXPECT_EQ(OpsOf(c, c, 0).at(0).kind, OpKind::kSend);
   EXPECT_EQ(OpsOf(c, c, 1).at(1).kind, OpKind::kRecv);
 }
 
-TEST(PairOps, WhatCannotBeCutInVectorsIsLeftToNccl) {
+TEST(PeerOps, WhatCannotBeCutInVectorsIsLeftToNccl) {
   RateCase c{OpKind::kAllReduce, CommunicatorKind::kTensor, 64, 1};
   EXPECT_EQ(OpsOf(c, c, 0).size(), 1U);
   c.bytes = 48;
@@ -115,7 +115,7 @@ TEST(MessageRingBytes, WhoReceivesSmallMessagesHasRoomForTwo) {
 TEST(PeerRoutes, SumsGoByKernelsAndLargeMovesByCopyEngines) {
   using planner::DType;
   using planner::PeerCarrier;
-  PeerRoutes routes{CommunicatorKind::kTensor, std::nullopt};
+  PeerRoutes routes{CommunicatorKind::kTensor, 2, std::nullopt};
   const auto of = [&](OpKind kind, int64_t bytes, DType dtype = DType::kBf16) {
     return routes.Of(kind, bytes, dtype);
   };
@@ -126,12 +126,21 @@ TEST(PeerRoutes, SumsGoByKernelsAndLargeMovesByCopyEngines) {
   EXPECT_EQ(of(OpKind::kSend, kBytes), PeerCarrier::kCopyEngines);
   EXPECT_EQ(of(OpKind::kRecv, 64), PeerCarrier::kKernels);
   EXPECT_EQ(of(OpKind::kAllReduce, kBytes, DType::kF64), PeerCarrier::kNccl);
+  routes.ranks = 4;  // sums are NCCL's, small gathers too
+  EXPECT_EQ(of(OpKind::kAllReduce, kBytes), PeerCarrier::kNccl);
+  EXPECT_EQ(of(OpKind::kReduceScatter, 64), PeerCarrier::kNccl);
+  EXPECT_EQ(of(OpKind::kAllGather, kBytes), PeerCarrier::kCopyEngines);
+  EXPECT_EQ(of(OpKind::kAllGather, 16 << 20), PeerCarrier::kNccl);
+  EXPECT_EQ(of(OpKind::kShift, 64), PeerCarrier::kKernels);
+  EXPECT_EQ(of(OpKind::kShift, 4 << 20), PeerCarrier::kCopyEngines);
+  EXPECT_EQ(of(OpKind::kShift, 96), PeerCarrier::kNccl) << "no vector a rank";
+  routes.ranks = 2;
   routes.moves = PeerCarrier::kCopyEngines;
   EXPECT_EQ(of(OpKind::kShift, 64), PeerCarrier::kCopyEngines);
   EXPECT_EQ(of(OpKind::kAllReduce, 64), PeerCarrier::kKernels);
 }
 
-TEST(PairOps, RanksThatDoNotMatchHaveNone) {
+TEST(PeerOps, RanksThatDoNotMatchHaveNone) {
   const RateCase c{OpKind::kAllReduce, CommunicatorKind::kTensor, kBytes, 2};
   RateCase other = c;
   other.calls = 1;  // within one task: fewer instances
