@@ -8,7 +8,9 @@
 #include <thread>
 
 #include "planner/ir/load_model.h"
+#include "planner/lower/lower.h"
 #include "planner/search/find_plans.h"
+#include "planner/verify/verify.h"
 #include "tools/commands.h"
 #include "tools/evaluate.h"
 #include "tools/plan_mixed.h"
@@ -61,8 +63,8 @@ planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& ma
   options.front = a.more.explain;
   options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u));
   options.predict = [&machine, &costs](const planner::Plan& plan) -> Result<planner::Prediction> {
-    MW_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(plan, machine.cluster, costs, {}));
-    return std::move(evaluation.simulated.prediction);
+    MW_ASSIGN_OR_RETURN(planner::SimulatedStep step, Simulate(plan, machine.cluster, costs, {}));
+    return std::move(step.prediction);
   };
   return options;
 }
@@ -201,6 +203,8 @@ Status MakePlanFile(const PlanArguments& a, Output& output) {
     return found.status();
   }
   const planner::Plan& plan = found->plans.front().plan;
+  MW_ASSIGN_OR_RETURN(const planner::Programs programs, planner::Lower(plan));
+  MW_RETURN_IF_ERROR(planner::Verify(programs, {}));
   std::vector<std::string> warnings = plan.warnings;
   warnings.insert(warnings.end(), machine.cluster.warnings().begin(),
                   machine.cluster.warnings().end());

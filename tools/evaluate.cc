@@ -9,6 +9,7 @@
 
 #include "planner/lower/lower.h"
 #include "planner/predict/prices.h"
+#include "planner/search/records.h"
 #include "planner/verify/verify.h"
 #include "tools/table.h"
 #include "topologies/cluster_io.h"
@@ -87,10 +88,17 @@ Result<Evaluation> Evaluate(const planner::Plan& plan, const topologies::Cluster
   Evaluation evaluation;
   MW_ASSIGN_OR_RETURN(evaluation.programs, planner::Lower(plan));
   MW_RETURN_IF_ERROR(planner::Verify(evaluation.programs, {}));
-  MW_ASSIGN_OR_RETURN(const planner::Prices prices, planner::MakePrices(plan, cluster, costs));
-  MW_ASSIGN_OR_RETURN(evaluation.simulated,
-                      planner::Predict(plan, evaluation.programs, prices, options));
+  MW_ASSIGN_OR_RETURN(evaluation.simulated, Simulate(plan, cluster, costs, options));
   return evaluation;
+}
+
+Result<planner::SimulatedStep> Simulate(const planner::Plan& plan,
+                                        const topologies::Cluster& cluster,
+                                        const cost::CostModel& costs,
+                                        const planner::PredictOptions& options) {
+  MW_ASSIGN_OR_RETURN(const planner::Programs programs, planner::LowerForPrices(plan));
+  MW_ASSIGN_OR_RETURN(const planner::Prices prices, planner::MakePrices(plan, cluster, costs));
+  return planner::Predict(plan, programs, prices, options);
 }
 
 Status PlaceOn(const topologies::Cluster& cluster, planner::Plan* plan) {
@@ -108,6 +116,8 @@ Status PlaceOn(const topologies::Cluster& cluster, planner::Plan* plan) {
   WarnOfNetwork(cluster, plan);
   WarnOfBubble(plan);
   WarnOfUselessZero(plan);
+  const std::string rings = planner::search::WarningOfRings(*plan);
+  if (!rings.empty()) plan->warnings.push_back(rings);
   return planner::CheckPlan(*plan);
 }
 

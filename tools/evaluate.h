@@ -24,9 +24,15 @@ struct Evaluation {
   planner::SimulatedStep simulated;
 };
 
-/// Lower, Verify (without memory limits), MakePrices, Predict.
+/// Lower, Verify (without memory limits), Simulate.
 Result<Evaluation> Evaluate(const planner::Plan& plan, const topologies::Cluster& cluster,
                             const cost::CostModel& costs, const planner::PredictOptions& options);
+
+/// LowerForPrices, MakePrices, Predict: of a plan that need not be proven.
+Result<planner::SimulatedStep> Simulate(const planner::Plan& plan,
+                                        const topologies::Cluster& cluster,
+                                        const cost::CostModel& costs,
+                                        const planner::PredictOptions& options);
 
 /// Puts the plan's tensor groups on the widest links of the cluster, then cp, ep, dp, pp; notes the
 /// cluster in the plan, and warns of tensor groups that cross the network, of a pipeline that the

@@ -142,13 +142,14 @@ StageCommunicators CommunicatorsOf(const Plan& plan, size_t module, int64_t stag
   return c;
 }
 
-void BuildGroups(const Plan& plan, Programs& programs) {
+void BuildGroups(const Plan& plan, bool own_programs, Programs& programs) {
   GroupTable table(programs.groups);
   programs.ranks.resize(static_cast<size_t>(plan.world_size()));
   int32_t program = 0;
   for (size_t module = 0; module < plan.modules.size(); ++module) {
     const ModulePlan& m = plan.modules[module];
-    const auto programs_per_stage = static_cast<int32_t>(m.programs_per_stage());
+    const auto programs_per_stage =
+        own_programs ? static_cast<int32_t>(m.programs_per_stage()) : 1;
     for (int64_t pp = 0; pp < m.pp; ++pp, program += programs_per_stage) {
       const StageCommunicators list = CommunicatorsOf(plan, module, pp);
       for (int64_t dp = 0; dp < m.dp; ++dp) {

@@ -30,7 +30,8 @@ bool HasEdge(const ModulePlan& module, Edge edge, int64_t stage);
 
 StageCommunicators CommunicatorsOf(const Plan& plan, size_t module, int64_t stage);
 
-/// Groups of all modules in creation order, and the bindings of all ranks.
-void BuildGroups(const Plan& plan, Programs& programs);
+/// Groups of all modules in creation order, and the bindings of all ranks; `own_programs`: to a
+/// program a tensor rank where those differ.
+void BuildGroups(const Plan& plan, bool own_programs, Programs& programs);
 
 }  // namespace meshwright::planner::lower

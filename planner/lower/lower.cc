@@ -55,7 +55,10 @@ Status CheckSupported(const Plan& plan) {
                   plan.model.name, list));
 }
 
-Result<Programs> Lower(const Plan& plan) {
+namespace {
+
+/// `own_programs`: of tensor ranks that differ, each gets its own.
+Result<Programs> LowerPlan(const Plan& plan, bool own_programs) {
   MW_RETURN_IF_ERROR(CheckPlan(plan));
   MW_RETURN_IF_ERROR(CheckSupported(plan));
   Programs programs;
@@ -69,13 +72,24 @@ Result<Programs> Lower(const Plan& plan) {
   programs.modules = plan.modules;
   for (size_t m = 0; m < plan.modules.size(); ++m) {
     for (int64_t stage = 0; stage < plan.modules[m].pp; ++stage) {
-      for (int64_t p = 0; p < plan.modules[m].programs_per_stage(); ++p) {
+      const int64_t positions = own_programs ? plan.modules[m].programs_per_stage() : 1;
+      for (int64_t p = 0; p < positions; ++p) {
         programs.programs.push_back(lower::BuildRankProgram(plan, m, stage, p));
       }
     }
   }
-  lower::BuildGroups(plan, programs);
+  lower::BuildGroups(plan, own_programs, programs);
   return programs;
+}
+
+}  // namespace
+
+Result<Programs> Lower(const Plan& plan) {
+  return LowerPlan(plan, true);
+}
+
+Result<Programs> LowerForPrices(const Plan& plan) {
+  return LowerPlan(plan, false);
 }
 
 std::string DumpPasses(const Plan& plan, size_t module, int64_t stage_index) {

@@ -14,6 +14,11 @@ namespace meshwright::planner {
 /// `meshwright` cannot run yet (mixture of experts, latent attention, context parallelism ...).
 Result<Programs> Lower(const Plan& plan);
 
+/// As Lower, but all tensor ranks of a stage have the program of the first. Where Lower gives each
+/// its own, they differ in which rows an op takes, not in how many or when: for Predict, which folds
+/// equal ranks, and not to be run.
+Result<Programs> LowerForPrices(const Plan& plan);
+
 /// What stack `meshwright` cannot lower in this model and plan, all at once; ok when everything can.
 Status CheckSupported(const Plan& plan);
 

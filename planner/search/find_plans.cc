@@ -95,7 +95,9 @@ class Search {
     }
     SortKept();
     if (kept_.size() > top) kept_.resize(top);
-    for (Kept& kept : kept_) MW_RETURN_IF_ERROR(ChooseTensorChunks(kept));
+    for (const int64_t parts : {2, 1}) {
+      for (Kept& kept : kept_) MW_RETURN_IF_ERROR(TryTensorChunks(kept, parts));
+    }
     SortKept();
     result_.counts.simulation_seconds = SecondsSince(simulated);
     Tell();
@@ -108,6 +110,8 @@ class Search {
   struct Kept {
     FoundPlan found;
     const Record* record = nullptr;
+    bool skipped = false;  ///< a trial with traffic beside products, for want of time
+    bool tried = false;
     double time() const {
       const double simulated = found.plan.prediction.step_time_s;
       return simulated > 0 ? simulated : found.objective_s;
@@ -206,33 +210,41 @@ class Search {
   }
 
   /// Puts traffic of tensor groups beside products where that is simulated faster and fits.
-  /// Only where copy engines carry it: NCCL beside products gets half of its rate, and chunks gained
-  /// 0.4 % at most (2 x H200, cost_models/h200_runs.md). With sequence parallelism those are the
-  /// shifts of slices, else the sums of pairs.
-  Status ChooseTensorChunks(Kept& k) {
+  /// Only where copy engines carry it: NCCL beside products gets half of its rate, and chunks
+  /// gained 0.4 % at most (2 x H200, cost_models/h200_runs.md). With sequence parallelism those are
+  /// the shifts of slices, else the sums of pairs. The best plans come first: simulation of deep
+  /// ones with many micro-batches takes seconds, so those behind them may go without.
+  Status TryTensorChunks(Kept& k, int64_t parts_of_a_slice) {
     const ModulePlan& m = k.found.plan.modules.front();
     const bool carried = m.tp == 2 || (m.tp > 2 && m.sequence_parallel);
+    const int64_t chunks = parts_of_a_slice * m.tp;
     if (!options_.predict || options_.tensor_chunks || !carried ||
-        k.found.plan.device != topologies::DeviceKind::kGpu) {
+        k.found.plan.device != topologies::DeviceKind::kGpu ||
+        k.found.plan.sequence % chunks != 0) {
       return Status::Ok();
     }
-    const Kept whole = k;
-    for (const int64_t chunks : {m.tp, 2 * m.tp}) {
-      if (whole.found.plan.sequence % chunks != 0) continue;
-      Kept cut = whole;
-      cut.found.plan.modules.front().tensor_chunks = chunks;
-      MW_RETURN_IF_ERROR(Simulate(cut));
-      if (cut.time() >= k.time()) continue;
-      int64_t peak = 0;
-      for (size_t p = 0; p < cut.found.memory.size(); ++p) {
-        MemoryBreakdown& stage = cut.found.memory[p];
-        const int64_t outside = stage.outside;
-        stage = search::PlannedMemory(cut.found.plan, 0, static_cast<int64_t>(p));
-        stage.outside = outside;
-        peak = std::max(peak, stage.total());
-      }
-      if (peak <= context_.LargestLimit()) k = std::move(cut);
+    // Ops of a layer and micro-batch, forward and backward, about.
+    const int64_t layers = m.chunks.back().first_layer + m.chunks.back().layer_count;
+    const int64_t ops = layers * k.found.plan.micro_batches * (40 + 20 * chunks);
+    if (trial_ops_ > 0 && trial_ops_ + ops > kMostTrialOps) {
+      k.skipped = true;
+      return Status::Ok();
     }
+    trial_ops_ += ops;
+    k.tried = true;
+    Kept cut = k;
+    cut.found.plan.modules.front().tensor_chunks = chunks;
+    MW_RETURN_IF_ERROR(Simulate(cut));
+    if (cut.time() >= k.time()) return Status::Ok();
+    int64_t peak = 0;
+    for (size_t p = 0; p < cut.found.memory.size(); ++p) {
+      MemoryBreakdown& stage = cut.found.memory[p];
+      const int64_t outside = stage.outside;
+      stage = search::PlannedMemory(cut.found.plan, 0, static_cast<int64_t>(p));
+      stage.outside = outside;
+      peak = std::max(peak, stage.total());
+    }
+    if (peak <= context_.LargestLimit()) k = std::move(cut);
     return Status::Ok();
   }
 
@@ -246,10 +258,17 @@ class Search {
           kept_.front().found.objective_s, winner.prediction.step_time_s,
           100 * kept_.front().found.gap));
     }
-    for (Kept& k : kept_) k.found.plan.warnings = search::WarningsFor(context_, *k.record);
+    for (Kept& k : kept_) {
+      k.found.plan.warnings = search::WarningsFor(context_, *k.record);
+      const std::string rings = search::WarningOfRings(k.found.plan);
+      if (!rings.empty()) k.found.plan.warnings.push_back(rings);
+    }
     for (size_t i = 1; i < kept_.size(); ++i) {
+      const bool unequal =
+          kept_[i].skipped && !kept_[i].tried && winner.modules.front().tensor_chunks > 1;
       winner.runners_up.push_back({search::NameOf(kept_[i].record->configuration), kept_[i].time(),
-                                   search::WhyItLost(record, *kept_[i].record)});
+                                   unequal ? "not tried with tensor traffic beside products"
+                                           : search::WhyItLost(record, *kept_[i].record)});
     }
     for (Kept& k : kept_) result_.plans.push_back(std::move(k.found));
   }
@@ -267,12 +286,15 @@ class Search {
 
   static constexpr double kNoBound = 1e300;
   static constexpr size_t kMoreFinalists = 20;
+  /// About a second of simulation. The best plan has a trial even if that alone is more.
+  static constexpr int64_t kMostTrialOps = 3'000'000;
   static constexpr double kSimulationSlack = 1.05;
   Context& context_;
   const SearchOptions& options_;
   std::vector<Record> records_;
   std::vector<Kept> kept_;
   std::atomic<int64_t> evaluated_{0};
+  int64_t trial_ops_ = 0;  ///< in trials of chunks so far
   SearchResult result_;
 };
 

@@ -248,11 +248,21 @@ std::vector<std::string> WarningsFor(Context& context, const Record& winner) {
   return warnings;
 }
 
+std::string WarningOfRings(const Plan& plan) {
+  const ModulePlan& m = plan.modules.front();
+  const bool shifts = m.tp > 2 && m.sequence_parallel && m.tensor_chunks > 1;
+  if (!shifts || plan.device != topologies::DeviceKind::kGpu) return "";
+  return fmt::format(
+      "tensor traffic of {} GPUs beside products is priced as measured between two; runs on more "
+      "have not been timed yet; compare with --tensor-chunks 1",
+      m.tp);
+}
+
 std::string WhyItLost(const Record& winner, const Record& loser) {
   const ObjectiveParts& a = winner.solution->parts;
   const ObjectiveParts& b = loser.solution->parts;
   if (b.total <= a.total)
-    return "simulated slower: it meets contention and stalls that the objective leaves out";
+    return "simulated slower: contention, stalls and traffic beside products are not in the objective";
   const std::pair<const char*, double> parts[] = {
       {"stage work (recomputation, smaller products, tensor traffic)", b.work - a.work},
       {"uneven stages", b.imbalance - a.imbalance},

@@ -38,6 +38,9 @@ Result<Plan> PlanOf(Context& context, const Record& record);
 std::vector<std::string> ReasonsFor(Context& context, const Record& winner,
                                     const std::vector<Record>& records, const Plan& plan);
 std::vector<std::string> WarningsFor(Context& context, const Record& winner);
+/// Of a GPU plan whose prices for tensor traffic were measured for pairs and stand for larger groups;
+/// empty: none.
+std::string WarningOfRings(const Plan& plan);
 /// Why `loser` lost against `winner`.
 std::string WhyItLost(const Record& winner, const Record& loser);
 

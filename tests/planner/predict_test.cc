@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "tests/cost_models/cpu_profile.h"
 #include "tests/planner/predict_fixtures.h"
 
@@ -97,6 +99,33 @@ TEST(Predict, CountsTheGatherThatTheNextStepHides) {
   const auto second = Predict(plan, programs, prices);
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_LE(second->prediction.step_time_s, first->prediction.step_time_s);
+}
+
+TEST(Predict, TheFirstTensorRanksProgramStandsForTheOthers) {
+  for (const auto& [tp, pp, chunks] : {std::tuple{2, 2, 2}, {2, 1, 4}, {4, 2, 4}, {4, 1, 8}}) {
+    SplitRequest request;
+    request.tp = tp;
+    request.pp = pp;
+    request.global_batch = 8;
+    request.sequence = 1024;
+    request.sequence_parallel = true;
+    request.tensor_chunks = chunks;
+    request.device = topologies::DeviceKind::kGpu;
+    for (const char* model : {"gpt2", "llama-3.2-1b"}) {
+      const Plan plan = PlanOf(ShippedModel(model), request);
+      const Prices prices = PricesOf(plan, ShippedCluster("dgx-h100", 8), ShippedCosts("h100-sxm"));
+      const auto whole = Predict(plan, Lowered(plan), prices);
+      const Programs alike = LowerForPrices(plan).value();
+      EXPECT_EQ(alike.programs.size(), static_cast<size_t>(pp));
+      const auto folded = Predict(plan, alike, prices);
+      ASSERT_TRUE(whole.ok() && folded.ok());
+      EXPECT_EQ(whole->classes, tp * pp);
+      EXPECT_EQ(folded->classes, pp);
+      EXPECT_DOUBLE_EQ(whole->prediction.step_time_s, folded->prediction.step_time_s)
+          << model << ", tp " << tp << ", pp " << pp << ", " << chunks << " chunks";
+      EXPECT_EQ(whole->prediction.memory, folded->prediction.memory);
+    }
+  }
 }
 
 TEST(Predict, RefusesStepsOutOfRange) {

@@ -84,7 +84,7 @@ struct StageValue {
 class Grid {
  public:
   Grid(const Case& c, Plan plan) : case_(c), plan_(std::move(plan)) {
-    lower::BuildGroups(plan_, groups_);
+    lower::BuildGroups(plan_, true, groups_);
     auto prices = MakePrices(plan_, c.cluster, c.costs);
     EXPECT_TRUE(prices.ok()) << prices.status().message();
     prices_.emplace(std::move(prices).value());

@@ -187,6 +187,18 @@ TEST(FindPlans, ChoosesChunksOfTensorTrafficBySimulation) {
   EXPECT_EQ(chunks(), 1);
   o.tensor_chunks = 4;
   EXPECT_EQ(chunks(), 4);
+  // Of four ranks the slices, and it is said that nobody has measured that.
+  o.tensor_chunks.reset();
+  o.tp = 4;
+  o.sequence_parallel = true;
+  seconds[8] = 0.7;
+  EXPECT_EQ(chunks(), 8);
+  const auto found = FindPlans(Small(), TwoHosts(), H100(), o);
+  ASSERT_TRUE(found.ok());
+  EXPECT_THAT(found->plans.front().plan.warnings,
+              testing::Contains(HasSubstr("tensor traffic of 4 GPUs")));
+  o.sequence_parallel = false;
+  EXPECT_EQ(chunks(), 1) << "sums of four ranks are NCCL's";
 }
 
 TEST(FindPlans, HeldChunksOfTensorTrafficArePartsOfSlicesWithSequenceParallelism) {
