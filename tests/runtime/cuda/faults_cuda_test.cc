@@ -1,13 +1,12 @@
-// Faults in whole runs on two GPUs: within the deadline every rank that lives names the culprit and
-// all processes end. MESHWRIGHT_LONG=1 repeats each fault ten times; MESHWRIGHT_FAULT_DEADLINE_S
-// gives ranks more time where their start takes longer.
+// Faults in whole runs of two and eight ranks: within the deadline every rank that lives names the
+// culprit and all processes end. MESHWRIGHT_LONG=1 repeats each fault ten times;
+// MESHWRIGHT_FAULT_DEADLINE_S gives ranks more time where their start takes longer.
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <regex>
 
-#include "tests/planner/verify_common.h"
-#include "tests/runtime/cuda/gpu_job.h"
+#include "tests/runtime/cuda/gpu_splits.h"
 
 namespace meshwright {
 namespace {
@@ -16,34 +15,32 @@ using planner::Programs;
 using testing::GpuJob;
 using testing::GpuJobOptions;
 
-#define SKIP_BELOW(gpus)                                                       \
-  if (const int found = runtime::CountGpus(); found < (gpus)) {                \
-    GTEST_SKIP() << "needs " << (gpus) << " GPUs, this machine has " << found; \
-  }
-
-constexpr double kDeadline = 6.0;  // s; also of the start, a rank's part of which takes 2 to 4 s
-constexpr double kExit = 4.0;      // s; for a process to leave CUDA once its rank is done
+// s; also of the start, a rank's part of which takes 2 to 4 s where it has a GPU of its own.
+constexpr double kDeadline = 6.0;
+constexpr double kSharedDeadline = 60.0;
+constexpr double kExit = 4.0;  // s; for a process to leave CUDA once its rank is done
 constexpr int kCulprit = 1;
 
-double DeadlineSeconds() {
+double DeadlineSeconds(const Programs& programs) {
   const char* value = std::getenv("MESHWRIGHT_FAULT_DEADLINE_S");
-  return value == nullptr ? kDeadline : std::atof(value);
+  if (value != nullptr) return std::atof(value);
+  const bool shared = static_cast<size_t>(runtime::CountGpus()) < programs.ranks.size();
+  return shared ? kSharedDeadline : kDeadline;
 }
 
 int Rounds() {
   return planner::testing::LongForm() ? 10 : 1;
 }
 
-/// Two ranks of a tiny model, data parallel or tensor parallel.
-Programs TwoRanks(int64_t tp = 1) {
-  planner::SplitRequest r;
-  r.tp = tp;
-  r.dp = 2 / tp;
-  r.micro_batch = 2;
-  r.global_batch = 8;
-  r.sequence = 128;
-  r.dtype = planner::DType::kF32;
-  r.device = topologies::DeviceKind::kGpu;
+/// A tiny model on `ranks`: data parallel or, with `tensor`, tensor parallel in slices; eight are
+/// split in all three dimensions.
+Programs TinyOn(int ranks, bool tensor) {
+  const bool cube = ranks == 8;
+  const int64_t tp = cube || tensor ? 2 : 1;
+  planner::SplitRequest r =
+      testing::SmallRequest(tp, cube ? 2 : 1, cube ? 2 : 2 / tp, planner::DType::kF32);
+  if (tp == 2) r.sequence_parallel = true;
+  if (tensor) r.tensor_chunks = 2;
   return planner::testing::Lowered(planner::testing::TinyModel("gpt-tiny"), r);
 }
 
@@ -108,46 +105,50 @@ void RunRounds(const Fault& fault) {
   std::fflush(stdout);
 }
 
-Fault KilledRank(const char* name, int64_t tp) {
+Fault KilledRank(const char* name, Programs programs) {
   Fault fault{name,
-              TwoRanks(tp),
+              std::move(programs),
               {},
               std::regex("rank ([0-9]+) (is gone|has given no sign of life)"),
               true};
   fault.options.steps = 100000;
-  fault.options.deadline_s = DeadlineSeconds();
+  fault.options.deadline_s = DeadlineSeconds(fault.programs);
   fault.options.after_step = [](int rank, int64_t step) {
     if (rank == kCulprit && step == 3) raise(SIGKILL);
   };
   return fault;
 }
 
-TEST(GpuFaults, KilledRankIsNamedByTheOther) {
-  SKIP_BELOW(2);
-  RunRounds(KilledRank("killed rank", 1));
+class GpuFaults : public ::testing::TestWithParam<int> {};
+
+TEST_P(GpuFaults, KilledRankIsNamedByTheOthers) {
+  SKIP_WITHOUT_GPU();
+  RunRounds(KilledRank("killed rank", TinyOn(GetParam(), false)));
 }
 
-/// The stream of the other waits for a counter that nobody will write.
-TEST(GpuFaults, KilledRankOfPeerCopiesIsNamedByTheOther) {
-  SKIP_BELOW(2);
-  Fault fault = KilledRank("killed rank of peer copies", 2);
+/// Streams of others wait for a counter that nobody will write.
+TEST_P(GpuFaults, KilledRankOfPeerCopiesIsNamedByTheOthers) {
+  SKIP_WITHOUT_GPU();
+  Fault fault = KilledRank("killed rank of peer copies", TinyOn(GetParam(), true));
   fault.options.peer_copies.moves = planner::PeerCarrier::kCopyEngines;
   RunRounds(fault);
 }
 
 /// Rank 1 leaves out a reduction of its gradients.
-TEST(GpuFaults, CollectiveThatARankLeavesOutIsNamed) {
-  SKIP_BELOW(2);
+TEST_P(GpuFaults, CollectiveThatARankLeavesOutIsNamed) {
+  SKIP_WITHOUT_GPU();
   Fault fault{"collective left out",
-              TwoRanks(),
+              TinyOn(GetParam(), false),
               {},
               std::regex("rank ([0-9]+) has (left out|not come there)"),
               false};
   planner::testing::EraseTask(planner::testing::Own(fault.programs, kCulprit), "ReduceGrads(0)");
   fault.options.steps = 3;
-  fault.options.deadline_s = DeadlineSeconds();
+  fault.options.deadline_s = DeadlineSeconds(fault.programs);
   RunRounds(fault);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GpuFaults, ::testing::Values(2, 8));
 
 }  // namespace
 }  // namespace meshwright
