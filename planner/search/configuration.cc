@@ -24,8 +24,12 @@ bool Held(const std::optional<int64_t>& held, int64_t value) {
 class GridConfigurations {
  public:
   GridConfigurations(const ModuleSpec& module, const SearchOptions& options, int64_t sequence,
-                     std::vector<Configuration>& out)
-      : module_(module), options_(options), sequence_(sequence), out_(out) {}
+                     int64_t most_overlapped, std::vector<Configuration>& out)
+      : module_(module),
+        options_(options),
+        sequence_(sequence),
+        most_overlapped_(most_overlapped),
+        out_(out) {}
 
   void Add(int64_t tp, int64_t pp, int64_t dp) {
     Configuration c;
@@ -64,27 +68,46 @@ class GridConfigurations {
     return all;
   }
 
+  /// In which the traffic of a tensor group may go beside products. With sequence parallelism they
+  /// are parts of slices; else sums, which copy engines carry for pairs only.
+  std::vector<int64_t> TensorChunks(int64_t tp, bool sp) const {
+    std::vector<int64_t> chunks = {1};
+    if (options_.tensor_chunks) {
+      chunks = {*options_.tensor_chunks};
+    } else if (tp > 1 && tp <= most_overlapped_ && (sp || tp == 2)) {
+      chunks = {1, tp, 2 * tp};
+    }
+    std::erase_if(chunks, [&](int64_t n) {
+      return n > 1 && (tp == 1 || sequence_ % n != 0 || (sp && n % tp != 0));
+    });
+    return chunks;
+  }
+
   void AddVariants(Configuration c) {
-    const int64_t chunks = options_.tensor_chunks.value_or(1);
-    if (chunks > 1 && (c.tp == 1 || sequence_ % chunks != 0)) return;
     std::vector<bool> sequence_parallel = {false};
-    const bool in_slices = chunks == 1 || chunks % c.tp == 0;
-    if (c.tp > 1 && sequence_ % c.tp == 0 && in_slices) sequence_parallel = {true, false};
-    const Sharding widest = c.dp > 1 ? Sharding::kZero1 : Sharding::kNone;
+    if (c.tp > 1 && sequence_ % c.tp == 0) sequence_parallel = {true, false};
     for (const bool sp : sequence_parallel) {
       // Held on: also where tp 1 leaves nothing to cut.
       if (options_.sequence_parallel && *options_.sequence_parallel != sp && c.tp > 1) continue;
-      for (const Sharding sharding : {Sharding::kNone, Sharding::kZero1}) {
-        if (sharding > widest) break;
-        if (options_.sharding && std::min(*options_.sharding, widest) != sharding) continue;
-        for (const PlacementOrder order :
-             {PlacementOrder::kDataInside, PlacementOrder::kPipelineInside}) {
-          if (order == PlacementOrder::kPipelineInside && (c.pp == 1 || c.dp == 1)) continue;
-          c.without_sequence_parallel = !sp;
-          c.sharding = sharding;
-          c.order = order;
-          out_.push_back(c);
-        }
+      c.without_sequence_parallel = !sp;
+      for (const int64_t chunks : TensorChunks(c.tp, sp)) {
+        c.tensor_chunks = chunks;
+        AddShardings(c);
+      }
+    }
+  }
+
+  void AddShardings(Configuration c) {
+    const Sharding widest = c.dp > 1 ? Sharding::kZero1 : Sharding::kNone;
+    for (const Sharding sharding : {Sharding::kNone, Sharding::kZero1}) {
+      if (sharding > widest) break;
+      if (options_.sharding && std::min(*options_.sharding, widest) != sharding) continue;
+      for (const PlacementOrder order :
+           {PlacementOrder::kDataInside, PlacementOrder::kPipelineInside}) {
+        if (order == PlacementOrder::kPipelineInside && (c.pp == 1 || c.dp == 1)) continue;
+        c.sharding = sharding;
+        c.order = order;
+        out_.push_back(c);
       }
     }
   }
@@ -92,6 +115,7 @@ class GridConfigurations {
   const ModuleSpec& module_;
   const SearchOptions& options_;
   const int64_t sequence_;
+  const int64_t most_overlapped_;
   std::vector<Configuration>& out_;
 };
 
@@ -109,6 +133,7 @@ std::string NameOf(const Configuration& c) {
   if (c.virtual_stages > 1) name += fmt::format(" v{}", c.virtual_stages);
   name += fmt::format(" mb{}x{}", c.micro_batch, c.micro_batches);
   if (c.sequence_parallel()) name += " sp";
+  if (c.tensor_chunks > 1) name += fmt::format(" tc{}", c.tensor_chunks);
   if (c.sharding == Sharding::kZero1) name += " zero1";
   return name;
 }
@@ -141,9 +166,9 @@ int64_t KeyValueCopies(const ModuleSpec& module, int64_t tp) {
 }
 
 std::vector<Configuration> Enumerate(const ModuleSpec& module, const SearchOptions& options,
-                                     int64_t gpus, int64_t sequence) {
+                                     int64_t gpus, int64_t sequence, int64_t most_overlapped) {
   std::vector<Configuration> all;
-  GridConfigurations grid(module, options, sequence, all);
+  GridConfigurations grid(module, options, sequence, most_overlapped, all);
   for (const int64_t tp : DivisorsOf(gpus)) {
     if (!Held(options.tp, tp) || KeyValueCopies(module, tp) == 0) continue;
     for (const int64_t pp : DivisorsOf(gpus / tp)) {

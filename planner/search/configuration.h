@@ -23,6 +23,7 @@ struct Configuration {
   int64_t dp = 1;
   int64_t micro_batch = 1;
   bool without_sequence_parallel = true;  ///< sorts plans with it first
+  int64_t tensor_chunks = 1;              ///< see ModulePlan
   Sharding sharding = Sharding::kNone;
   PlacementOrder order = PlacementOrder::kDataInside;
   int64_t micro_batches = 1;
@@ -31,7 +32,7 @@ struct Configuration {
   bool sequence_parallel() const { return !without_sequence_parallel; }
 };
 
-/// "tp8 pp4 dp2 mb1x16 sp zero1".
+/// "tp8 pp4 dp2 mb1x16 sp tc16 zero1".
 std::string NameOf(const Configuration& c);
 
 /// Divisors in rising order; n >= 1.
@@ -42,8 +43,9 @@ std::vector<int64_t> DivisorsOf(int64_t n);
 int64_t KeyValueCopies(const ModuleSpec& module, int64_t tp);
 
 /// All legal configurations of `gpus` devices in canonical order. Empty when there is none.
+/// `most_overlapped`: largest tensor group whose traffic may go beside products; 1: none.
 std::vector<Configuration> Enumerate(const ModuleSpec& module, const SearchOptions& options,
-                                     int64_t gpus, int64_t sequence);
+                                     int64_t gpus, int64_t sequence, int64_t most_overlapped);
 
 /// Why `Enumerate` is empty: every reason, with what would be allowed (kInfeasible).
 Status WhyNoneIsLegal(const ModelSpec& model, const SearchOptions& options, int64_t gpus,

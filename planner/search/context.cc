@@ -55,7 +55,7 @@ Plan Context::Skeleton(const Configuration& c) const {
   m.pp = c.pp;
   m.virtual_stages = c.virtual_stages;
   m.sequence_parallel = c.sequence_parallel();
-  m.tensor_chunks = options_.tensor_chunks.value_or(1);
+  m.tensor_chunks = c.tensor_chunks;
   m.sharding = c.sharding;
   m.kv_copies = KeyValueCopies(module(), c.tp);
   m.padded_vocab = lower::RoundUp(module().vocab, options_.vocab_quantum * c.tp);
@@ -89,7 +89,7 @@ Result<std::shared_ptr<const Placed>> Context::PlacedFor(const Configuration& c)
 }
 
 std::shared_ptr<const ItemCosts> Context::CostsFor(const Configuration& c, const Placed& placed) {
-  const std::tuple key{c.tp, c.sequence_parallel(), c.micro_batch, c.pp == 1};
+  const std::tuple key{c.tp, c.sequence_parallel(), c.micro_batch, c.pp == 1, c.tensor_chunks};
   const auto find = [&]() -> std::shared_ptr<const ItemCosts> {
     for (const CostsEntry& e : item_costs_) {
       if (e.key == key && e.tensor == placed.tensor && e.kv == placed.kv) return e.costs;

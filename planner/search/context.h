@@ -52,7 +52,8 @@ class Context {
  private:
   using PlacedKey = std::tuple<int64_t, int64_t, int64_t, PlacementOrder>;
   struct CostsEntry {
-    std::tuple<int64_t, bool, int64_t, bool> key;  ///< tp, sp, micro-batch, pp = 1
+    /// tp, sp, micro-batch, pp = 1, tensor chunks.
+    std::tuple<int64_t, bool, int64_t, bool, int64_t> key;
     Paths tensor, kv;
     std::shared_ptr<const ItemCosts> costs;
   };

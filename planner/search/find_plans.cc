@@ -80,25 +80,32 @@ class Search {
       return errors.front();
     }
     const auto simulated = std::chrono::steady_clock::now();
-    double fastest = kNoBound;
     for (const Record* record : best) {
+      if (kept_.size() == top) break;
+      MW_RETURN_IF_ERROR(Keep(record));
+    }
+    MW_RETURN_IF_ERROR(SimulateKept());
+    for (size_t i = top; i < best.size(); ++i) {
       // The objective is a little below what simulation says where many chunks wait for one
       // another: whatever could still win by its objective is simulated too.
-      if (kept_.size() >= top && record->seconds >= fastest) break;
-      FoundPlan found;
-      MW_ASSIGN_OR_RETURN(found.plan, search::PlanOf(context_, *record));
-      found.objective_s = record->solution->parts.total;
-      found.memory = record->solution->memory;
-      kept_.push_back({std::move(found), record});
+      const auto fastest =
+          std::min_element(kept_.begin(), kept_.end(),
+                           [](const Kept& a, const Kept& b) { return a.time_s < b.time_s; });
+      if (best[i]->seconds >= fastest->time_s) break;
+      MW_RETURN_IF_ERROR(Keep(best[i]));
+      if (!WithinBudget(kept_.back())) {
+        kept_.pop_back();
+        break;
+      }
       MW_RETURN_IF_ERROR(Simulate(kept_.back()));
-      fastest = std::min(fastest, kept_.back().time());
     }
     SortKept();
     if (kept_.size() > top) kept_.resize(top);
-    for (const int64_t parts : {2, 1}) {
-      for (Kept& kept : kept_) MW_RETURN_IF_ERROR(TryTensorChunks(kept, parts));
+    // The best plan is one that was simulated.
+    while (!kept_.front().simulated) {
+      MW_RETURN_IF_ERROR(Simulate(kept_.front()));
+      SortKept();
     }
-    SortKept();
     result_.counts.simulation_seconds = SecondsSince(simulated);
     Tell();
     MakeFront();
@@ -110,12 +117,8 @@ class Search {
   struct Kept {
     FoundPlan found;
     const Record* record = nullptr;
-    bool skipped = false;  ///< a trial with traffic beside products, for want of time
-    bool tried = false;
-    double time() const {
-      const double simulated = found.plan.prediction.step_time_s;
-      return simulated > 0 ? simulated : found.objective_s;
-    }
+    double time_s = 0.0;
+    bool simulated = false;
   };
 
   Status Bound(Record& record) {
@@ -194,10 +197,46 @@ class Search {
 
   void SortKept() {
     std::stable_sort(kept_.begin(), kept_.end(),
-                     [](const Kept& a, const Kept& b) { return a.time() < b.time(); });
+                     [](const Kept& a, const Kept& b) { return a.time_s < b.time_s; });
+  }
+
+  Status Keep(const Record* record) {
+    FoundPlan found;
+    MW_ASSIGN_OR_RETURN(found.plan, search::PlanOf(context_, *record));
+    found.objective_s = record->solution->parts.total;
+    found.memory = record->solution->memory;
+    kept_.push_back({std::move(found), record});
+    return Status::Ok();
+  }
+
+  /// Whether there is time to simulate it; takes that time. The first always has it.
+  bool WithinBudget(const Kept& k) {
+    const int64_t ops = OpsOf(k.found.plan);
+    if (simulated_ops_ > 0 && simulated_ops_ + ops > kMostSimulatedOps) return false;
+    simulated_ops_ += ops;
+    return true;
+  }
+
+  /// On several threads. For those without time the objective stands, as far off as it is for the
+  /// first.
+  Status SimulateKept() {
+    std::vector<Kept*> chosen;
+    for (Kept& k : kept_) {
+      if (WithinBudget(k)) chosen.push_back(&k);
+    }
+    std::vector<Status> errors(chosen.size());
+    ParallelFor(chosen.size(), options_.threads,
+                [&](size_t i) { errors[i] = Simulate(*chosen[i]); });
+    for (const Status& status : errors) MW_RETURN_IF_ERROR(status);
+    for (Kept& k : kept_) {
+      if (!k.simulated) k.time_s = k.found.objective_s / (1 + kept_.front().found.gap);
+    }
+    return Status::Ok();
   }
 
   Status Simulate(Kept& k) {
+    k.simulated = true;
+    k.time_s = k.found.objective_s;  // without simulation its order stands
     if (!options_.predict) return Status::Ok();
     auto prediction = options_.predict(k.found.plan);
     if (!prediction.ok()) {
@@ -205,47 +244,17 @@ class Search {
     }
     k.found.plan.prediction = std::move(prediction).value();
     const double time = k.found.plan.prediction.step_time_s;
-    if (time > 0) k.found.gap = k.found.objective_s / time - 1;
+    if (time <= 0) return Status::Ok();
+    k.time_s = time;
+    k.found.gap = k.found.objective_s / time - 1;
     return Status::Ok();
   }
 
-  /// Puts traffic of tensor groups beside products where that is simulated faster and fits.
-  /// Only where copy engines carry it: NCCL beside products gets half of its rate, and chunks
-  /// gained 0.4 % at most (2 x H200, cost_models/h200_runs.md). With sequence parallelism those are
-  /// the shifts of slices, else the sums of pairs. The best plans come first: simulation of deep
-  /// ones with many micro-batches takes seconds, so those behind them may go without.
-  Status TryTensorChunks(Kept& k, int64_t parts_of_a_slice) {
-    const ModulePlan& m = k.found.plan.modules.front();
-    const bool carried = m.tp == 2 || (m.tp > 2 && m.sequence_parallel);
-    const int64_t chunks = parts_of_a_slice * m.tp;
-    if (!options_.predict || options_.tensor_chunks || !carried ||
-        k.found.plan.device != topologies::DeviceKind::kGpu ||
-        k.found.plan.sequence % chunks != 0) {
-      return Status::Ok();
-    }
-    // Ops of a layer and micro-batch, forward and backward, about.
+  /// Of all layers and micro-batches, forward and backward, on one rank a stage; about.
+  static int64_t OpsOf(const Plan& plan) {
+    const ModulePlan& m = plan.modules.front();
     const int64_t layers = m.chunks.back().first_layer + m.chunks.back().layer_count;
-    const int64_t ops = layers * k.found.plan.micro_batches * (40 + 20 * chunks);
-    if (trial_ops_ > 0 && trial_ops_ + ops > kMostTrialOps) {
-      k.skipped = true;
-      return Status::Ok();
-    }
-    trial_ops_ += ops;
-    k.tried = true;
-    Kept cut = k;
-    cut.found.plan.modules.front().tensor_chunks = chunks;
-    MW_RETURN_IF_ERROR(Simulate(cut));
-    if (cut.time() >= k.time()) return Status::Ok();
-    int64_t peak = 0;
-    for (size_t p = 0; p < cut.found.memory.size(); ++p) {
-      MemoryBreakdown& stage = cut.found.memory[p];
-      const int64_t outside = stage.outside;
-      stage = search::PlannedMemory(cut.found.plan, 0, static_cast<int64_t>(p));
-      stage.outside = outside;
-      peak = std::max(peak, stage.total());
-    }
-    if (peak <= context_.LargestLimit()) k = std::move(cut);
-    return Status::Ok();
+    return layers * plan.micro_batches * (40 + 20 * m.tensor_chunks);
   }
 
   void Tell() {
@@ -264,11 +273,10 @@ class Search {
       if (!rings.empty()) k.found.plan.warnings.push_back(rings);
     }
     for (size_t i = 1; i < kept_.size(); ++i) {
-      const bool unequal =
-          kept_[i].skipped && !kept_[i].tried && winner.modules.front().tensor_chunks > 1;
-      winner.runners_up.push_back({search::NameOf(kept_[i].record->configuration), kept_[i].time(),
-                                   unequal ? "not tried with tensor traffic beside products"
-                                           : search::WhyItLost(record, *kept_[i].record)});
+      std::string why = search::WhyItLost(record, *kept_[i].record);
+      if (options_.predict && !kept_[i].simulated) why += "; by the objective, not simulated";
+      winner.runners_up.push_back(
+          {search::NameOf(kept_[i].record->configuration), kept_[i].time_s, std::move(why)});
     }
     for (Kept& k : kept_) result_.plans.push_back(std::move(k.found));
   }
@@ -286,15 +294,16 @@ class Search {
 
   static constexpr double kNoBound = 1e300;
   static constexpr size_t kMoreFinalists = 20;
-  /// About a second of simulation. The best plan has a trial even if that alone is more.
-  static constexpr int64_t kMostTrialOps = 3'000'000;
+  /// Simulation of plans with many layers, micro-batches and chunks takes seconds: beyond a few of
+  /// them the objective has to do.
+  static constexpr int64_t kMostSimulatedOps = 12'000'000;
   static constexpr double kSimulationSlack = 1.05;
   Context& context_;
   const SearchOptions& options_;
   std::vector<Record> records_;
   std::vector<Kept> kept_;
   std::atomic<int64_t> evaluated_{0};
-  int64_t trial_ops_ = 0;  ///< in trials of chunks so far
+  int64_t simulated_ops_ = 0;
   SearchResult result_;
 };
 
@@ -305,6 +314,18 @@ bool LayersFit(const ModuleSpec& module, const SearchOptions& options) {
                      [&](int64_t n) { return n >= 1 && n <= module.layer_count(); }) &&
          std::accumulate(options.layers.begin(), options.layers.end(), int64_t{0}) ==
              module.layer_count();
+}
+
+/// Largest tensor group whose traffic copy engines carry beside products: NCCL there gets half of
+/// its rate, and chunks gained 0.4 % at most (2 x H200, cost_models/h200_runs.md).
+int64_t MostOverlapped(const topologies::Cluster& cluster, const cost::DeviceProfile& profile) {
+  if (!profile.gpu || !cost::PeersReach(*profile.gpu)) return 1;
+  int64_t most = 0, here = 0;
+  for (int d = 0; d < cluster.device_count(); ++d) {
+    here = d > 0 && cluster.HostOf(d) == cluster.HostOf(d - 1) ? here + 1 : 1;
+    most = std::max(most, here);
+  }
+  return most;
 }
 
 }  // namespace
@@ -326,7 +347,8 @@ Result<SearchResult> FindPlans(const ModelSpec& model, const topologies::Cluster
   if (gpus > cluster.device_count()) {
     MW_ASSIGN_OR_RETURN(used, cluster.WithDevices(gpus));
   }
-  std::vector<Configuration> configurations = search::Enumerate(module, options, gpus, sequence);
+  std::vector<Configuration> configurations =
+      search::Enumerate(module, options, gpus, sequence, MostOverlapped(used, costs.profile()));
   if (configurations.empty() || !LayersFit(module, options) ||
       (module.max_positions > 0 && sequence > module.max_positions)) {
     return search::WhyNoneIsLegal(model, options, gpus, sequence);

@@ -54,7 +54,7 @@ struct SearchOptions {
   // Axes held at a value; the others are searched.
   std::optional<int64_t> tp, cp, ep, pp, virtual_stages, dp, micro_batch;
   std::optional<bool> sequence_parallel;
-  std::optional<int64_t> tensor_chunks;  ///< see ModulePlan; free: tried on the best plans
+  std::optional<int64_t> tensor_chunks;  ///< see ModulePlan
   std::optional<Sharding> sharding;
   std::optional<Recompute> recompute;  ///< of every stage
   std::vector<int64_t>
@@ -65,7 +65,7 @@ struct SearchOptions {
   int64_t max_virtual_stages = 8;
   std::optional<Bytes>
       memory_limit;     ///< of every device, instead of what cluster and profile state
-  int64_t top = 5;      ///< plans returned (and simulated)
+  int64_t top = 5;      ///< plans returned; simulated, the first of them always
   int threads = 1;      ///< the result does not depend on it
   bool front = false;   ///< evaluate every configuration, so that the Pareto front is complete
   bool suggest = true;  ///< when nothing fits, search for changes that do

@@ -34,6 +34,7 @@ const std::vector<Axis>& AllAxes() {
       {"micro-batch", [](const Configuration& c) { return std::to_string(c.micro_batch); }},
       {"sequence parallelism",
        [](const Configuration& c) { return std::string(c.sequence_parallel() ? "on" : "off"); }},
+      {"tensor chunks", [](const Configuration& c) { return std::to_string(c.tensor_chunks); }},
       {"zero", [](const Configuration& c) { return ToString(c.sharding); }},
   };
   return axes;
@@ -163,7 +164,12 @@ std::vector<const Record*> BestRecords(const std::vector<Record>& records, size_
   std::set<std::string> seen;
   for (const Record* r : best) {
     if (kept.size() == count) break;
-    if (seen.insert(NameOf(r->configuration)).second) kept.push_back(r);
+    Configuration split = r->configuration;
+    Configuration fastest = best.front()->configuration;
+    split.tensor_chunks = fastest.tensor_chunks = 1;
+    // Of the best split every number of chunks, of others the best.
+    if (NameOf(split) == NameOf(fastest)) split = r->configuration;
+    if (seen.insert(NameOf(split)).second) kept.push_back(r);
   }
   return kept;
 }
@@ -180,7 +186,7 @@ Result<Plan> PlanOf(Context& context, const Record& record) {
   r.global_batch = o.global_batch;
   r.sequence = context.sequence();
   r.sequence_parallel = c.sequence_parallel();
-  r.tensor_chunks = o.tensor_chunks.value_or(1);
+  r.tensor_chunks = c.tensor_chunks;
   r.sharding = c.sharding;
   r.dtype = o.dtype;
   r.device = context.cluster().Device(0).kind;
@@ -262,7 +268,8 @@ std::string WhyItLost(const Record& winner, const Record& loser) {
   const ObjectiveParts& a = winner.solution->parts;
   const ObjectiveParts& b = loser.solution->parts;
   if (b.total <= a.total)
-    return "simulated slower: contention, stalls and traffic beside products are not in the objective";
+    return "simulated slower: contention, stalls and traffic beside products are not in the "
+           "objective";
   const std::pair<const char*, double> parts[] = {
       {"stage work (recomputation, smaller products, tensor traffic)", b.work - a.work},
       {"uneven stages", b.imbalance - a.imbalance},

@@ -285,6 +285,12 @@ class BruteForce {
         r.logits_chunk_bytes = o.logits_chunk_bytes;
         r.bucket_elements = o.bucket_elements;
         Grids(r);
+        // Hosts of kTwoHosts have two GPUs; traffic of larger groups does not go beside products.
+        if (r.device != topologies::DeviceKind::kGpu || tp != 2) continue;
+        for (const int64_t chunks : {2, 4}) {
+          r.tensor_chunks = chunks;
+          Grids(r);
+        }
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <regex>
 
 #include "cost_models/device_profile.h"
 #include "planner/lower/lower.h"
@@ -64,6 +65,29 @@ std::string Text(const std::map<std::string, double>& all) {
   return text;
 }
 
+/// Without " tc4".
+std::string SplitOf(const std::string& name) {
+  return std::regex_replace(name, std::regex(" tc[0-9]+"), "");
+}
+
+/// Times in rising order: of the best split with every number of chunks of tensor traffic, of
+/// others with the best.
+std::vector<double> Best(const std::map<std::string, double>& all) {
+  const auto fastest = std::min_element(
+      all.begin(), all.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::map<std::string, double> kept;
+  for (const auto& [name, time] : all) {
+    const std::string split = SplitOf(name);
+    const std::string key = split == SplitOf(fastest->first) ? name : split;
+    const auto known = kept.emplace(key, time).first;
+    known->second = std::min(known->second, time);
+  }
+  std::vector<double> best;
+  for (const auto& [name, time] : kept) best.push_back(time);
+  std::sort(best.begin(), best.end());
+  return best;
+}
+
 TEST(SearchBruteForce, FindsWhatTryingEverythingFinds) {
   const int64_t wanted = std::getenv("MESHWRIGHT_LONG") != nullptr ? 3000 : 500;
   Dice dice(7);
@@ -90,9 +114,7 @@ TEST(SearchBruteForce, FindsWhatTryingEverythingFinds) {
       continue;
     }
     ++feasible;
-    std::vector<double> best;
-    for (const auto& [name, time] : all) best.push_back(time);
-    std::sort(best.begin(), best.end());
+    const std::vector<double> best = Best(all);
     ASSERT_EQ(found->plans.size(), std::min<size_t>(best.size(), 3));
     for (size_t i = 0; i < found->plans.size(); ++i) {
       ASSERT_NEAR(found->plans[i].objective_s, best[i], 1e-12 + 1e-9 * best[i])
@@ -100,8 +122,9 @@ TEST(SearchBruteForce, FindsWhatTryingEverythingFinds) {
           << Text(all);
       const auto lowered = Lower(found->plans[i].plan);
       ASSERT_TRUE(lowered.ok()) << lowered.status().message();
-      for (size_t p = 0; p < lowered->programs.size(); ++p) {
-        EXPECT_EQ(lowered->programs[p].arena.size, found->plans[i].memory[p].arena());
+      for (const RankProgram& program : lowered->programs) {
+        EXPECT_EQ(program.arena.size,
+                  found->plans[i].memory[static_cast<size_t>(program.stage)].arena());
       }
     }
   }

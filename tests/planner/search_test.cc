@@ -82,8 +82,8 @@ TEST(FindPlans, MemoryIsTheArenaPlusWhatLiesOutside) {
   for (const FoundPlan& f : found->plans) {
     const auto programs = Lower(f.plan);
     ASSERT_TRUE(programs.ok());
-    for (size_t p = 0; p < programs->programs.size(); ++p) {
-      const RankProgram& program = programs->programs[p];
+    for (const RankProgram& program : programs->programs) {
+      const auto p = static_cast<size_t>(program.stage);
       EXPECT_EQ(f.memory[p].arena(), program.arena.size);
       EXPECT_EQ(f.memory[p].outside, OutsideBytes(program, costs.profile()).value());
       EXPECT_LE(f.memory[p].total(), costs.profile().memory.value.value());
@@ -142,7 +142,6 @@ TEST(FindPlans, SimulatesWhateverCouldStillWin) {
 
 TEST(FindPlans, ReRanksBySimulation) {
   SearchOptions o = Step(16, 1024);
-  o.tensor_chunks = 1;  // else those of the best are simulated, too
   const auto plain = FindPlans(Small(), TwoHosts(), H100(), o);
   ASSERT_TRUE(plain.ok());
   ASSERT_GE(plain->plans.size(), 3u);
@@ -187,18 +186,57 @@ TEST(FindPlans, ChoosesChunksOfTensorTrafficBySimulation) {
   EXPECT_EQ(chunks(), 1);
   o.tensor_chunks = 4;
   EXPECT_EQ(chunks(), 4);
-  // Of four ranks the slices, and it is said that nobody has measured that.
   o.tensor_chunks.reset();
   o.tp = 4;
   o.sequence_parallel = true;
-  seconds[8] = 0.7;
-  EXPECT_EQ(chunks(), 8);
-  const auto found = FindPlans(Small(), TwoHosts(), H100(), o);
-  ASSERT_TRUE(found.ok());
-  EXPECT_THAT(found->plans.front().plan.warnings,
-              testing::Contains(HasSubstr("tensor traffic of 4 GPUs")));
+  EXPECT_EQ(chunks(), 1) << "the group is of two hosts";
+}
+
+TEST(FindPlans, TrafficOfTensorGroupsOfAHostGoesBesideProducts) {
+  SearchOptions o = Step(16, 4096);
+  o.gpus = 8;
+  o.tp = 4;
+  o.sequence_parallel = true;
+  const auto best = [&] {
+    const auto found = FindPlans(Model("llama-3-8b"), DgxH100(1), H100(), o);
+    EXPECT_TRUE(found.ok()) << found.status().message();
+    return found.ok() ? found->plans.front() : FoundPlan();
+  };
+  const FoundPlan beside = best();
+  EXPECT_THAT(beside.plan.modules.front().tensor_chunks, testing::AnyOf(4, 8));
+  EXPECT_THAT(beside.plan.warnings, Contains(HasSubstr("tensor traffic of 4 GPUs")));
+  o.tensor_chunks = 1;
+  EXPECT_GT(best().objective_s, 1.05 * beside.objective_s);
+  o.tensor_chunks.reset();
   o.sequence_parallel = false;
-  EXPECT_EQ(chunks(), 1) << "sums of four ranks are NCCL's";
+  EXPECT_EQ(best().plan.modules.front().tensor_chunks, 1) << "sums of four ranks are NCCL's";
+}
+
+TEST(FindPlans, PlansBeyondTheTimeForSimulationKeepTheObjective) {
+  SearchOptions o = Step(1024, 8192);
+  o.top = 4;
+  o.tp = 8;
+  o.pp = 8;
+  o.micro_batch = 1;
+  int simulated = 0;
+  o.predict = [&](const Plan&) -> Result<Prediction> {
+    ++simulated;
+    Prediction p;
+    p.step_time_s = 1000.0;  // far above every objective
+    return p;
+  };
+  const auto found = FindPlans(Model("llama-3.1-405b"), DgxH100(64), H100(), o);
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_GT(simulated, 0);
+  EXPECT_LT(simulated, 4);
+  EXPECT_EQ(found->plans.front().plan.prediction.step_time_s, 1000.0);
+  int reckoned = 0;
+  for (const RunnerUp& r : found->plans.front().plan.runners_up) {
+    const bool by_objective = r.reason.find("not simulated") != std::string::npos;
+    reckoned += by_objective ? 1 : 0;
+    EXPECT_GT(r.step_time_s, 100.0) << "as far from the objective as the best";
+  }
+  EXPECT_EQ(reckoned, 4 - simulated);
 }
 
 TEST(FindPlans, HeldChunksOfTensorTrafficArePartsOfSlicesWithSequenceParallelism) {
