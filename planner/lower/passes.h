@@ -40,8 +40,8 @@ void ApplyRecompute(Graph& forward, Graph& backward, Recompute mode);
 /// behind it into `tensor_chunks` chunks of rows, so that traffic of one chunk goes beside the next
 /// one's products. With sequence parallelism: OverlapSlices.
 void OverlapTensorTraffic(Graph& graph, const SplitFacts& split);
-/// Of two ranks with a slice of the sequence each: a product over gathered rows begins with the
-/// rank's own, and one whose output is scattered with the other's, while slices are shifted.
+/// Of ranks with a slice of the sequence each: a product over gathered rows begins with the rank's
+/// own, and one whose output is scattered ends with it, while slices go around the ring.
 void OverlapSlices(Graph& graph, const SplitFacts& split);
 
 /// Rows [chunk, chunk + 1) * extent / chunks of the first axis of `whole`, which shares its memory.
