@@ -93,6 +93,7 @@ std::string ExplainText(const SearchResult& found, const Style& style) {
       SecondsText(c.simulation_seconds));
   Table gaps({"plan", "objective", "simulated", "gap"});
   for (const FoundPlan& f : found.plans) {
+    if (f.plan.prediction.step_time_s <= 0) continue;  // not simulated
     gaps.Row({planner::ShortName(f.plan), SecondsText(f.objective_s),
               SecondsText(f.plan.prediction.step_time_s), fmt::format("{:+.1f} %", f.gap * 100)});
   }

@@ -208,6 +208,8 @@ Result<JobSummary> RunGpuJob(const runtime::LaunchFacts& facts, const Programs& 
   }
   MW_ASSIGN_OR_RETURN(const int visible, runtime::VisibleGpus());
   MW_ASSIGN_OR_RETURN(gpu.device, runtime::DeviceOrdinal(facts, visible));
+  // NCCL pays for it: only where there is no other way.
+  gpu.share_devices = gpu.share_devices && visible < facts.local_world;
   MW_ASSIGN_OR_RETURN(const auto store, runtime::OpenStore(facts));
   const auto world = runtime::MakeStoreWorld(*store, {options.deadline_s});
   MW_ASSIGN_OR_RETURN(const RunSummary own,

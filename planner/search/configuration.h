@@ -30,6 +30,8 @@ struct Configuration {
   friend auto operator<=>(const Configuration&, const Configuration&) = default;
 
   bool sequence_parallel() const { return !without_sequence_parallel; }
+  /// Of `layers` layers and all micro-batches, forward and backward, on one rank a stage; about.
+  int64_t OpsOf(int64_t layers) const { return layers * micro_batches * (40 + 20 * tensor_chunks); }
 };
 
 /// "tp8 pp4 dp2 mb1x16 sp tc16 zero1".

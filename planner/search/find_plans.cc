@@ -211,7 +211,7 @@ class Search {
 
   /// Whether there is time to simulate it; takes that time. The first always has it.
   bool WithinBudget(const Kept& k) {
-    const int64_t ops = OpsOf(k.found.plan);
+    const int64_t ops = k.record->configuration.OpsOf(context_.module().layer_count());
     if (simulated_ops_ > 0 && simulated_ops_ + ops > kMostSimulatedOps) return false;
     simulated_ops_ += ops;
     return true;
@@ -248,13 +248,6 @@ class Search {
     k.time_s = time;
     k.found.gap = k.found.objective_s / time - 1;
     return Status::Ok();
-  }
-
-  /// Of all layers and micro-batches, forward and backward, on one rank a stage; about.
-  static int64_t OpsOf(const Plan& plan) {
-    const ModulePlan& m = plan.modules.front();
-    const int64_t layers = m.chunks.back().first_layer + m.chunks.back().layer_count;
-    return layers * plan.micro_batches * (40 + 20 * m.tensor_chunks);
   }
 
   void Tell() {

@@ -33,12 +33,10 @@ bool Allowed(CommunicatorKind kind, const PeerCopyOptions& options) {
 
 /// Position of `rank` in a group that may be carried; -1: it is none.
 int PositionIn(const planner::Group& group, int rank, const PeerCopyOptions& options) {
-  const bool sums =
-      group.kind != CommunicatorKind::kTensor && group.kind != CommunicatorKind::kData;
-  if (group.ranks.size() < 2 || (sums && group.ranks.size() != 2) ||
-      !Allowed(group.kind, options)) {
-    return -1;
-  }
+  const bool rings =
+      group.kind == CommunicatorKind::kTensor || group.kind == CommunicatorKind::kData;
+  const bool size = group.ranks.size() == 2 || (rings && group.ranks.size() > 2);
+  if (!size || !Allowed(group.kind, options)) return -1;
   const auto at = std::find(group.ranks.begin(), group.ranks.end(), rank);
   return at == group.ranks.end() ? -1 : static_cast<int>(at - group.ranks.begin());
 }
