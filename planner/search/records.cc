@@ -268,8 +268,7 @@ std::string WhyItLost(const Record& winner, const Record& loser) {
   const ObjectiveParts& a = winner.solution->parts;
   const ObjectiveParts& b = loser.solution->parts;
   if (b.total <= a.total)
-    return "simulated slower: contention, stalls and traffic beside products are not in the "
-           "objective";
+    return "simulated slower: it meets contention and stalls that the objective leaves out";
   const std::pair<const char*, double> parts[] = {
       {"stage work (recomputation, smaller products, tensor traffic)", b.work - a.work},
       {"uneven stages", b.imbalance - a.imbalance},
