@@ -15,8 +15,6 @@ constexpr int64_t kMostSamples = int64_t{1} << 24;
 constexpr int64_t kMostTokens = int64_t{1} << 24;
 constexpr int64_t kMostMicroBatchTokens = int64_t{1} << 28;
 constexpr int64_t kMostGpus = int64_t{1} << 17;
-/// Of a plan with chunks of tensor traffic: what Predict simulates in some ten seconds.
-constexpr int64_t kMostOps = 9'000'000;
 
 bool Held(const std::optional<int64_t>& held, int64_t value) {
   return !held || *held == value;
@@ -94,7 +92,7 @@ class GridConfigurations {
       c.without_sequence_parallel = !sp;
       for (const int64_t chunks : TensorChunks(c.tp, sp)) {
         c.tensor_chunks = chunks;
-        const bool too_large = c.OpsOf(module_.layer_count()) > kMostOps;
+        const bool too_large = c.OpsOf(module_.layer_count()) > kMostOpsInChunks;
         if (chunks == 1 || options_.tensor_chunks || !too_large) AddShardings(c);
       }
     }

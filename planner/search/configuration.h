@@ -34,6 +34,10 @@ struct Configuration {
   int64_t OpsOf(int64_t layers) const { return layers * micro_batches * (40 + 20 * tensor_chunks); }
 };
 
+/// OpsOf a plan in chunks of tensor traffic that is proposed: Predict simulates them in some ten
+/// seconds.
+inline constexpr int64_t kMostOpsInChunks = 9'000'000;
+
 /// "tp8 pp4 dp2 mb1x16 sp tc16 zero1".
 std::string NameOf(const Configuration& c);
 

@@ -85,21 +85,15 @@ class Search {
       MW_RETURN_IF_ERROR(Keep(record));
     }
     MW_RETURN_IF_ERROR(SimulateKept());
+    SortKept();
     for (size_t i = top; i < best.size(); ++i) {
       // The objective is a little below what simulation says where many chunks wait for one
       // another: whatever could still win by its objective is simulated too.
-      const auto fastest =
-          std::min_element(kept_.begin(), kept_.end(),
-                           [](const Kept& a, const Kept& b) { return a.time_s < b.time_s; });
-      if (best[i]->seconds >= fastest->time_s) break;
+      if (best[i]->seconds >= kept_.front().time_s || !WithinBudget(*best[i])) break;
       MW_RETURN_IF_ERROR(Keep(best[i]));
-      if (!WithinBudget(kept_.back())) {
-        kept_.pop_back();
-        break;
-      }
       MW_RETURN_IF_ERROR(Simulate(kept_.back()));
+      SortKept();
     }
-    SortKept();
     if (kept_.size() > top) kept_.resize(top);
     // The best plan is one that was simulated.
     while (!kept_.front().simulated) {
@@ -210,8 +204,8 @@ class Search {
   }
 
   /// Whether there is time to simulate it; takes that time. The first always has it.
-  bool WithinBudget(const Kept& k) {
-    const int64_t ops = k.record->configuration.OpsOf(context_.module().layer_count());
+  bool WithinBudget(const Record& record) {
+    const int64_t ops = record.configuration.OpsOf(context_.module().layer_count());
     if (simulated_ops_ > 0 && simulated_ops_ + ops > kMostSimulatedOps) return false;
     simulated_ops_ += ops;
     return true;
@@ -222,7 +216,7 @@ class Search {
   Status SimulateKept() {
     std::vector<Kept*> chosen;
     for (Kept& k : kept_) {
-      if (WithinBudget(k)) chosen.push_back(&k);
+      if (WithinBudget(*k.record)) chosen.push_back(&k);
     }
     std::vector<Status> errors(chosen.size());
     ParallelFor(chosen.size(), options_.threads,
@@ -312,13 +306,8 @@ bool LayersFit(const ModuleSpec& module, const SearchOptions& options) {
 /// Largest tensor group whose traffic copy engines carry beside products: NCCL there gets half of
 /// its rate, and chunks gained 0.4 % at most (2 x H200, cost_models/h200_runs.md).
 int64_t MostOverlapped(const topologies::Cluster& cluster, const cost::DeviceProfile& profile) {
-  if (!profile.gpu || !cost::PeersReach(*profile.gpu)) return 1;
-  int64_t most = 0, here = 0;
-  for (int d = 0; d < cluster.device_count(); ++d) {
-    here = d > 0 && cluster.HostOf(d) == cluster.HostOf(d - 1) ? here + 1 : 1;
-    most = std::max(most, here);
-  }
-  return most;
+  const bool carried = profile.gpu && cost::PeersReach(*profile.gpu);
+  return carried ? cluster.max_devices_per_host() : 1;
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 // re-ranked by simulation.
 //
 // Space. (tp, sequence parallelism, pp, virtual stages, dp, micro-batch, ZeRO none/1, placement
-// order) over all of the GPUs; for each, contiguous layer ranges per stage and the recomputation of
-// every stage. With virtual stages and layers all of one kind, any layer count per stage is tried
-// and dealt over the stage's chunks so that the largest is as small as can be; with several kinds
-// the chunks are EvenLayers.
+// order; 1, tp or 2 tp chunks of tensor traffic, where copy engines carry it) over all of the GPUs;
+// for each, contiguous layer ranges per stage and the recomputation of every stage. With virtual
+// stages and layers all of one kind, any layer count per stage is tried and dealt over the stage's
+// chunks so that the largest is as small as can be; with several kinds the chunks are EvenLayers.
 //
 // Objective, seconds of one optimizer step, v virtual stages, m micro-batches, P stages:
 //

@@ -160,16 +160,18 @@ std::vector<const Record*> BestRecords(const std::vector<Record>& records, size_
   std::sort(best.begin(), best.end(), [](const Record* a, const Record* b) {
     return a->seconds != b->seconds ? a->seconds < b->seconds : a->configuration < b->configuration;
   });
+  const auto split_of = [](Configuration c) {
+    c.tensor_chunks = 1;
+    return NameOf(c);
+  };
+  const std::string fastest = best.empty() ? "" : split_of(best.front()->configuration);
   std::vector<const Record*> kept;
   std::set<std::string> seen;
   for (const Record* r : best) {
     if (kept.size() == count) break;
-    Configuration split = r->configuration;
-    Configuration fastest = best.front()->configuration;
-    split.tensor_chunks = fastest.tensor_chunks = 1;
     // Of the best split every number of chunks, of others the best.
-    if (NameOf(split) == NameOf(fastest)) split = r->configuration;
-    if (seen.insert(NameOf(split)).second) kept.push_back(r);
+    const std::string split = split_of(r->configuration);
+    if (seen.insert(split == fastest ? NameOf(r->configuration) : split).second) kept.push_back(r);
   }
   return kept;
 }
@@ -241,6 +243,16 @@ std::vector<std::string> WarningsFor(Context& context, const Record& winner) {
         "the global batch or lower the micro-batch",
         c.micro_batches, c.pp,
         100.0 * static_cast<double>(c.pp - 1) / static_cast<double>(c.micro_batches + c.pp - 1)));
+  }
+  Configuration cut = c;
+  cut.tensor_chunks = 2 * c.tp;
+  const bool left_out = cut.OpsOf(context.module().layer_count()) > kMostOpsInChunks;
+  if (c.tp > 1 && c.sequence_parallel() && !context.options().tensor_chunks && left_out) {
+    warnings.push_back(
+        fmt::format("--tensor-chunks {} was not tried: with {} micro-batches it takes long to "
+                    "simulate; hold it "
+                    "to see, or use larger micro-batches",
+                    cut.tensor_chunks, c.micro_batches));
   }
   const auto placed = context.PlacedFor(c);
   if (!placed.ok()) return warnings;
