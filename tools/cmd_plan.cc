@@ -9,6 +9,7 @@
 
 #include "planner/ir/load_model.h"
 #include "planner/lower/lower.h"
+#include "planner/predict/few_micro_batches.h"
 #include "planner/search/find_plans.h"
 #include "planner/verify/verify.h"
 #include "tools/commands.h"
@@ -63,7 +64,8 @@ planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& ma
   options.front = a.more.explain;
   options.threads = static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 1u, 64u));
   options.predict = [&machine, &costs](const planner::Plan& plan) -> Result<planner::Prediction> {
-    MW_ASSIGN_OR_RETURN(planner::SimulatedStep step, Simulate(plan, machine.cluster, costs, {}));
+    MW_ASSIGN_OR_RETURN(planner::SimulatedStep step,
+                        planner::PredictFromFew(plan, machine.cluster, costs));
     return std::move(step.prediction);
   };
   return options;

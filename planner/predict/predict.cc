@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "cost_models/simulate.h"
 #include "planner/ir/peer_traffic.h"
 #include "planner/predict/model_flops.h"
+#include "planner/predict/step_times.h"
 #include "planner/predict/task_graph.h"
 
 namespace meshwright::planner {
@@ -51,6 +53,44 @@ std::vector<double> StageTimes(const Programs& programs, const TaskGraphOfStep& 
     time = std::max(time, D(timeline.busy_ns[queue]) * 1e-9 / D(step.steps));
   }
   return times;
+}
+
+void FillFirstStep(const Programs& programs, const TaskGraphOfStep& step,
+                   const cost::Timeline& timeline, StepTimes* times) {
+  const std::vector<size_t> stages = StagesOf(programs);
+  times->first_stage_s.assign(stages.back() + 1, 0.0);
+  times->stage_pass_s.assign(stages.back() + 1, 0.0);
+  int64_t backward_end = 0;
+  std::vector<int64_t> busy(static_cast<size_t>(step.classes.size()), 0);
+  std::vector<int64_t> passed(busy.size(), 0);
+  const TaskGraphEntry* before = nullptr;  // the compute stream runs its tasks one after the other
+  for (const TaskGraphEntry& e : step.entries) {
+    const auto rank = static_cast<size_t>(step.classes.representative(e.rank_class));
+    const auto index = static_cast<size_t>(programs.ranks[rank].program);
+    const RankProgram& program = programs.programs[index];
+    const Task& task = program.tasks[static_cast<size_t>(e.task)];
+    const Instance& instance = task.instances[static_cast<size_t>(e.instance)];
+    const Block& block = program.blocks[static_cast<size_t>(instance.block)];
+    const int64_t end = timeline.end_ns[static_cast<size_t>(e.node)];
+    const bool backward = task.kind == TaskKind::kBackward;
+    if (e.step > 0) continue;
+    if (backward) backward_end = std::max(backward_end, end);
+    if (block.ops[static_cast<size_t>(e.op)].stream != kComputeStream) continue;
+    const int64_t start = timeline.start_ns[static_cast<size_t>(e.node)];
+    const auto add = [&](std::vector<int64_t>& of_class, int64_t from, std::vector<double>& most) {
+      int64_t& sum = of_class[static_cast<size_t>(e.rank_class)];
+      sum += end - from;
+      most[stages[index]] = std::max(most[stages[index]], D(sum) * 1e-9);
+    };
+    add(busy, start, times->first_stage_s);
+    if (!backward && task.kind != TaskKind::kForward) continue;
+    const bool goes_on =
+        before != nullptr && before->rank_class == e.rank_class && before->task == e.task;
+    add(passed, goes_on ? timeline.end_ns[static_cast<size_t>(before->node)] : start,
+        times->stage_pass_s);
+    before = &e;
+  }
+  times->backward_end_s = D(backward_end) * 1e-9;
 }
 
 /// FLOP/s that a rank could reach; 0: the profile does not say.
@@ -121,8 +161,8 @@ Bytes OutsideBytes(const RankProgram& program, const cost::DeviceProfile& profil
   return bytes;
 }
 
-Result<SimulatedStep> Predict(const Plan& plan, const Programs& programs, const Prices& prices,
-                              const PredictOptions& options) {
+Result<StepTimes> SimulateSteps(const Programs& programs, const Prices& prices,
+                                const PredictOptions& options) {
   TaskGraphOptions graph_options;
   graph_options.fold = options.fold;
   graph_options.merge = options.merge;
@@ -137,12 +177,25 @@ Result<SimulatedStep> Predict(const Plan& plan, const Programs& programs, const 
     return Infeasible(
         "the simulated step takes no time: the programs have no ops; lower the plan again");
   }
+  StepTimes times;
+  times.step_s = D(step_ns) * 1e-9;
+  FillFirstStep(programs, step, timeline, &times);
+  times.stage_s = StageTimes(programs, step, timeline);
+  times.nodes = step.graph.node_count();
+  times.classes = step.classes.size();
+  if (options.trace) times.trace = ToTrace(programs, step, timeline);
+  return times;
+}
+
+SimulatedStep SumUp(const Plan& plan, const Programs& programs, const Prices& prices,
+                    StepTimes times) {
   SimulatedStep result;
-  result.nodes = step.graph.node_count();
-  result.classes = step.classes.size();
+  result.nodes = times.nodes;
+  result.classes = times.classes;
+  result.trace = std::move(times.trace);
   Prediction& p = result.prediction;
-  p.step_time_s = D(step_ns) * 1e-9;
-  p.stage_time_s = StageTimes(programs, step, timeline);
+  p.step_time_s = times.step_s;
+  p.stage_time_s = std::move(times.stage_s);
   double busy = 0.0;
   for (const double time : p.stage_time_s) busy += time;
   p.bubble_fraction = std::clamp(
@@ -160,8 +213,13 @@ Result<SimulatedStep> Predict(const Plan& plan, const Programs& programs, const 
     p.memory.push_back(program.arena.memory);
     p.memory.back().outside = OutsideBytes(program, prices.model().profile()).value();
   }
-  if (options.trace) result.trace = ToTrace(programs, step, timeline);
   return result;
+}
+
+Result<SimulatedStep> Predict(const Plan& plan, const Programs& programs, const Prices& prices,
+                              const PredictOptions& options) {
+  MW_ASSIGN_OR_RETURN(StepTimes times, SimulateSteps(programs, prices, options));
+  return SumUp(plan, programs, prices, std::move(times));
 }
 
 }  // namespace meshwright::planner

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "planner/lower/make_plan.h"
+#include "planner/predict/few_micro_batches.h"
 
 namespace meshwright::planner::search {
 namespace {
@@ -92,8 +93,7 @@ class GridConfigurations {
       c.without_sequence_parallel = !sp;
       for (const int64_t chunks : TensorChunks(c.tp, sp)) {
         c.tensor_chunks = chunks;
-        const bool too_large = c.OpsOf(module_.layer_count()) > kMostOpsInChunks;
-        if (chunks == 1 || options_.tensor_chunks || !too_large) AddShardings(c);
+        AddShardings(c);
       }
     }
   }
@@ -128,6 +128,12 @@ Status CheckAxis(const char* name, const std::optional<int64_t>& value, int64_t 
 }
 
 }  // namespace
+
+int64_t Configuration::SimulatedOpsOf(int64_t layers) const {
+  Configuration fewer = *this;
+  fewer.micro_batches = SimulatedMicroBatches(pp, virtual_stages, micro_batches);
+  return fewer.OpsOf(layers);
+}
 
 std::string NameOf(const Configuration& c) {
   std::string name = fmt::format("tp{} pp{} dp{}", c.tp, c.pp, c.dp);

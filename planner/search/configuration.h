@@ -30,13 +30,11 @@ struct Configuration {
   friend auto operator<=>(const Configuration&, const Configuration&) = default;
 
   bool sequence_parallel() const { return !without_sequence_parallel; }
-  /// Of `layers` layers and all micro-batches, forward and backward, on one rank a stage; about.
+  /// Of a step of a model of `layers` layers, forward and backward, on one rank a stage; about.
   int64_t OpsOf(int64_t layers) const { return layers * micro_batches * (40 + 20 * tensor_chunks); }
+  /// Those of them that PredictFromFew simulates.
+  int64_t SimulatedOpsOf(int64_t layers) const;
 };
-
-/// OpsOf a plan in chunks of tensor traffic that is proposed: Predict simulates them in some ten
-/// seconds.
-inline constexpr int64_t kMostOpsInChunks = 9'000'000;
 
 /// "tp8 pp4 dp2 mb1x16 sp tc16 zero1".
 std::string NameOf(const Configuration& c);

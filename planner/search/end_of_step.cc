@@ -1,15 +1,18 @@
 #include <algorithm>
+#include <utility>
 
 #include "planner/search/stage_cost.h"
 
 namespace meshwright::planner::search {
 namespace {
 
-/// The end of a step on one stage: from the begin of the last micro-batch's backward pass on.
-class StepEnd {
+/// The end of a step on one stage: from the begin of the last micro-batch's backward pass on. With
+/// several chunks the other micro-batches of its group pass between those of the last one.
+class Walk {
  public:
-  StepEnd(const std::vector<StageItem>& items, const BucketSums& sums, StepPrices& prices)
-      : items_(items), sums_(sums), prices_(prices) {
+  Walk(const std::vector<StageItem>& items, const BucketSums& sums, StepPrices& prices,
+       int64_t turns)
+      : items_(items), sums_(sums), prices_(prices), turns_(turns) {
     for (const int64_t elements : sums.buckets) buckets_.push_back(&prices.Of(elements));
     const size_t count = buckets_.size();
     ready_.assign(count, 0);
@@ -18,11 +21,14 @@ class StepEnd {
     gathered_.assign(count, -1);
   }
 
-  int64_t Run(bool single) {
+  StepEnd Run(bool single) {
     Backward(single);
     Reduce();
     Update();
-    return (prices_.rules().sharded ? NextForward() : now_) - backward_;
+    StepEnd end;
+    end.after_ns = (prices_.rules().sharded ? NextForward() : now_) - backward_;
+    end.slowed_ns = slowed_;
+    return end;
   }
 
  private:
@@ -32,16 +38,37 @@ class StepEnd {
     for (const int32_t b : sums_.bucket_of_item) {
       if (b >= 0) ++left[static_cast<size_t>(b)];
     }
-    for (size_t i = items_.size(); i-- > 0;) {
+    const auto time = [&](size_t i) {
       const ItemCost& cost = *items_[i].cost;
-      backward_ += single ? cost.backward_first_ns : cost.backward_ns;
-      kv_ += cost.kv_sum_ns;
+      return single ? cost.backward_first_ns : cost.backward_ns;
+    };
+    bool entered = false;  // of a chunk but the last
+    for (size_t i = items_.size(); i-- > 0;) {
+      if (entered) {
+        backward_ += (turns_ - 1) * ChunkTime(i, time);
+        entered = false;
+      }
+      if (passes_.empty() || passes_.back().second >= 0) passes_.emplace_back(backward_, -1);
+      backward_ += time(i);
+      if (items_[i].begins_chunk || i == 0) {
+        passes_.back().second = backward_;
+        entered = true;
+      }
+      kv_ += items_[i].cost->kv_sum_ns;
       if (sums_.bucket_of_item[i] < 0) continue;
       const auto b = static_cast<size_t>(sums_.bucket_of_item[i]);
       if (--left[b] > 0) continue;
       ready_[b] = backward_;
       order_.push_back(b);
     }
+  }
+
+  /// Of the chunk that ends with item `last`.
+  template <typename F>
+  int64_t ChunkTime(size_t last, const F& time) const {
+    int64_t sum = time(last);
+    for (size_t i = last; i > 0 && !items_[i].begins_chunk; --i) sum += time(i - 1);
+    return sum;
   }
 
   /// Sums over the tensor group's ranks and over data-parallel ranks, on their two streams.
@@ -67,8 +94,13 @@ class StepEnd {
       reduced_[b] = from;
       return;
     }
-    data_ = std::max(data_, from) + buckets_[b]->reduce_ns;
-    reduced_[b] = data_;
+    const int64_t begin = std::max(data_, from);
+    reduced_[b] = data_ = begin + buckets_[b]->reduce_ns;
+    if (buckets_[b]->slowed_ns == 0) return;
+    for (const auto& [enter, leave] : passes_) {
+      const int64_t beside = std::min(data_, leave) - std::max(begin, enter);
+      if (beside > 0) slowed_ += buckets_[b]->slowed_ns * beside / buckets_[b]->reduce_ns;
+    }
   }
 
   /// Norm and optimizer on the compute stream.
@@ -100,12 +132,21 @@ class StepEnd {
       if (b >= 0) now_ = std::max(now_, gathered_[static_cast<size_t>(b)]);
     };
     int64_t forward = 0;
+    int64_t chunk = 0;  // what has passed of it
+    const auto pass = [&](int64_t time) {
+      now_ += time;
+      forward += time;
+      chunk += time;
+    };
     for (size_t i = 0; i < items_.size(); ++i) {
-      now_ += items_[i].before_ns;
+      pass(items_[i].before_ns);
+      if (items_[i].begins_chunk && i > 0) {  // the sum that ended the one before is done
+        pass((turns_ - 1) * chunk);
+        chunk = 0;
+      }
       if (i == 0) wait(sums_.late_bucket);
       wait(sums_.bucket_of_item[i]);
-      now_ += items_[i].cost->forward_ns;
-      forward += items_[i].before_ns + items_[i].cost->forward_ns;
+      pass(items_[i].cost->forward_ns);
     }
     return now_ - forward;
   }
@@ -113,10 +154,13 @@ class StepEnd {
   const std::vector<StageItem>& items_;
   const BucketSums& sums_;
   StepPrices& prices_;
+  const int64_t turns_;
   std::vector<const StepPrices::Bucket*> buckets_;
   std::vector<int64_t> ready_, reduced_, stepped_, gathered_;
-  std::vector<size_t> order_;  ///< in which backward completes buckets
-  int64_t backward_ = 0;       ///< length of the last backward pass
+  std::vector<size_t> order_;                        ///< in which backward completes buckets
+  std::vector<std::pair<int64_t, int64_t>> passes_;  ///< of the last micro-batch, begin and end
+  int64_t backward_ = 0;                             ///< end of the last backward pass
+  int64_t slowed_ = 0;
   int64_t kv_ = 0;
   int64_t data_ = 0;  ///< when the data stream is free
   int64_t now_ = 0;   ///< of the compute stream
@@ -124,9 +168,9 @@ class StepEnd {
 
 }  // namespace
 
-int64_t EndOfStep(const std::vector<StageItem>& items, const BucketSums& sums, StepPrices& prices,
-                  bool single) {
-  return StepEnd(items, sums, prices).Run(single);
+StepEnd EndOfStep(const std::vector<StageItem>& items, const BucketSums& sums, StepPrices& prices,
+                  int64_t turns, bool single) {
+  return Walk(items, sums, prices, turns).Run(single);
 }
 
 }  // namespace meshwright::planner::search

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/lower/make_plan.h"
+#include "planner/lower/schedule.h"
 
 namespace meshwright::planner::search {
 namespace {
@@ -30,6 +31,7 @@ Evaluator::Evaluator(Context& context, const Configuration& configuration,
   const Plan skeleton = context.Skeleton(c_);
   split_ = context.SplitOf(skeleton);
   rules_ = BucketRulesOf(skeleton, skeleton.modules.front(), split_);
+  if (c_.virtual_stages > 1) group_ = lower::InterleavingGroup(c_.pp, c_.micro_batches);
   if (!options.layers.empty()) {
     fixed_layers_ = options.layers;
   } else if (c_.virtual_stages > 1 && !context.uniform()) {
@@ -123,7 +125,7 @@ double Evaluator::TimeBound() {
   const double fixed = D(c_.pp) * v * D(costs_->join_ns()) + D(costs_->tokens_ns());
   least_first_ns_ = first + fixed;
   // The slowest stage takes at least the mean.
-  const double scaled = least_first_ns_ + 2 * D(c_.pp - 1) * message_ns_ * v +
+  const double scaled = least_first_ns_ + Filling() * v +
                         (v * D(c_.micro_batches) - 1) * (later + fixed) / D(c_.pp) +
                         v * D(step_prices_->statistics_ns());
   return scaled / v * 1e-9;
@@ -167,8 +169,10 @@ Evaluator::StageFacts Evaluator::Compute(int64_t stage, int64_t begin, int64_t n
   std::vector<BucketItem> bucket_items;
   int64_t forward = 0, backward = 0, backward_first = 0, scratch = 0;
   int64_t before = EndsOf(stage).first ? costs_->tokens_ns() : 0;
+  bool begins_chunk = true;
   const auto add = [&](ItemKind kind, const ItemCost& cost) {
-    items.push_back({&cost, before});
+    items.push_back({&cost, before, begins_chunk});
+    begins_chunk = false;
     forward += before;
     before = 0;
     bucket_items.push_back({kind, cost.sizes.main_elements, cost.sizes.late_elements});
@@ -181,6 +185,7 @@ Evaluator::StageFacts Evaluator::Compute(int64_t stage, int64_t begin, int64_t n
   const std::vector<LayerRange> chunks = ChunksOf(stage, begin, n, mode);
   for (size_t c = 0; c < chunks.size(); ++c) {
     int64_t saved = 0;
+    begins_chunk = true;
     if (EndsOf(stage).first && c == 0) {
       saved += add(ItemKind::kEmbedding, costs_->embedding());
     }
@@ -194,9 +199,10 @@ Evaluator::StageFacts Evaluator::Compute(int64_t stage, int64_t begin, int64_t n
   }
   forward += before;
   const BucketSums sums = SumBuckets(rules_, bucket_items);
-  facts.first_ns = D(forward + backward_first);
+  const StepEnd end = EndOfStep(items, sums, *step_prices_, group_, c_.micro_batches == 1);
+  facts.first_ns = D(forward + backward_first) + Rounds() * D(end.slowed_ns);
   facts.later_ns = D(forward + backward);
-  facts.end_ns = D(EndOfStep(items, sums, *step_prices_, c_.micro_batches == 1));
+  facts.end_ns = D(end.after_ns);
   facts.memory.parameters = RoundUp(sums.elements * SizeOf(split_.dtypes.compute), kByteAlignment);
   facts.memory.gradients = RoundUp(sums.elements * SizeOf(split_.dtypes.gradient), kByteAlignment);
   facts.memory.optimizer = RoundUp(sums.optimizer_bytes, kByteAlignment);
@@ -230,6 +236,15 @@ double Evaluator::Maximised(int64_t stage, const StageFacts& f) const {
   const double v = D(c_.virtual_stages);
   const double m = D(c_.micro_batches);
   return (v * m - 1) * f.later_ns + v * (m - 1) * Waiting(stage) + v * f.end_ns;
+}
+
+double Evaluator::Rounds() const {
+  // A larger group has other micro-batches to pass meanwhile.
+  return group_ == c_.pp ? D(c_.virtual_stages) : 1.0;
+}
+
+double Evaluator::Filling() const {
+  return message_ns_ * (2 * D(c_.pp - 1) + 2 * (Rounds() - 1) * D(c_.pp));
 }
 
 double Evaluator::Waiting(int64_t stage) const {

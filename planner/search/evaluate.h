@@ -88,6 +88,10 @@ class Evaluator {
   std::pair<int64_t, int64_t> CountRange(int64_t stage, int64_t used) const;
   /// What a stage adds to the maximum of the objective, times virtual stages, in ns.
   double Maximised(int64_t stage, const StageFacts& f) const;
+  /// k of the objective.
+  double Rounds() const;
+  /// Messages that fill and drain the pipeline, in ns.
+  double Filling() const;
   /// h of the objective in ns.
   double Waiting(int64_t stage) const;
 
@@ -116,6 +120,7 @@ class Evaluator {
   lower::SplitFacts split_;
   BucketRules rules_;
   std::optional<StepPrices> step_prices_;
+  int64_t group_ = 1;  ///< micro-batches that pass a chunk in turn; 1 without interleaving
   double message_ns_ = 0.0;
   double least_first_ns_ = 0.0;        ///< of all stages together
   std::vector<int64_t> fixed_layers_;  ///< per chunk (c x pp + p) where they are not searched

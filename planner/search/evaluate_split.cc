@@ -72,7 +72,7 @@ void Evaluator::Insert(Front& front, const Step& step) {
 std::optional<Solution> Evaluator::Fastest(double worse_than) {
   TimeBound();
   const int64_t layers = context_.module().layer_count();
-  const double fixed = 2 * D(c_.pp - 1) * message_ns_ * D(c_.virtual_stages);
+  const double fixed = Filling() * D(c_.virtual_stages);
   // A little slack, so that rounding never gives up a split that is as good as the bound.
   const double give_up = worse_than * 1e9 * D(c_.virtual_stages) * (1 + 1e-9) - fixed;
   const std::vector<int64_t> most = MostLayers(give_up);
@@ -197,7 +197,7 @@ Solution Evaluator::Assemble(const std::vector<std::pair<int64_t, Recompute>>& s
   const double v = D(c_.virtual_stages);
   const double m = D(c_.micro_batches);
   const double mean = sum_later / D(c_.pp);
-  const double fill = 2 * D(c_.pp - 1) * message_ns_;
+  const double fill = Filling();
   ObjectiveParts& parts = solution.parts;
   parts.total = (sum_first + most + fill * v) / v * 1e-9;
   parts.work = m * mean * 1e-9;

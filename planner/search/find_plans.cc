@@ -86,12 +86,18 @@ class Search {
     }
     MW_RETURN_IF_ERROR(SimulateKept());
     SortKept();
-    for (size_t i = top; i < best.size(); ++i) {
-      // The objective is a little below what simulation says where many chunks wait for one
-      // another: whatever could still win by its objective is simulated too.
-      if (best[i]->seconds >= kept_.front().time_s || !WithinBudget(*best[i])) break;
-      MW_RETURN_IF_ERROR(Keep(best[i]));
-      MW_RETURN_IF_ERROR(Simulate(kept_.back()));
+    // The objective is a little below what simulation says where chunks wait for one another:
+    // whatever could still win by its objective is simulated too.
+    for (size_t i = top; i < best.size() && MayWin(*best[i]);) {
+      const size_t kept = kept_.size();
+      for (const size_t wave = i + kSimulatedAtOnce; i < std::min(wave, best.size()); ++i) {
+        if (!MayWin(*best[i]) || !WithinBudget(*best[i])) break;
+        MW_RETURN_IF_ERROR(Keep(best[i]));
+      }
+      if (kept_.size() == kept) break;
+      std::vector<Kept*> more;
+      for (size_t k = kept; k < kept_.size(); ++k) more.push_back(&kept_[k]);
+      MW_RETURN_IF_ERROR(SimulateAll(more));
       SortKept();
     }
     if (kept_.size() > top) kept_.resize(top);
@@ -205,23 +211,29 @@ class Search {
 
   /// Whether there is time to simulate it; takes that time. The first always has it.
   bool WithinBudget(const Record& record) {
-    const int64_t ops = record.configuration.OpsOf(context_.module().layer_count());
+    const int64_t ops = record.configuration.SimulatedOpsOf(context_.module().layer_count());
     if (simulated_ops_ > 0 && simulated_ops_ + ops > kMostSimulatedOps) return false;
     simulated_ops_ += ops;
     return true;
   }
 
-  /// On several threads. For those without time the objective stands, as far off as it is for the
-  /// first.
+  bool MayWin(const Record& record) const { return record.seconds < kept_.front().time_s; }
+
+  Status SimulateAll(const std::vector<Kept*>& chosen) {
+    std::vector<Status> errors(chosen.size());
+    ParallelFor(chosen.size(), options_.threads,
+                [&](size_t i) { errors[i] = Simulate(*chosen[i]); });
+    for (const Status& status : errors) MW_RETURN_IF_ERROR(status);
+    return Status::Ok();
+  }
+
+  /// For those without time the objective stands, as far off as it is for the first.
   Status SimulateKept() {
     std::vector<Kept*> chosen;
     for (Kept& k : kept_) {
       if (WithinBudget(*k.record)) chosen.push_back(&k);
     }
-    std::vector<Status> errors(chosen.size());
-    ParallelFor(chosen.size(), options_.threads,
-                [&](size_t i) { errors[i] = Simulate(*chosen[i]); });
-    for (const Status& status : errors) MW_RETURN_IF_ERROR(status);
+    MW_RETURN_IF_ERROR(SimulateAll(chosen));
     for (Kept& k : kept_) {
       if (!k.simulated) k.time_s = k.found.objective_s / (1 + kept_.front().found.gap);
     }
@@ -281,6 +293,8 @@ class Search {
 
   static constexpr double kNoBound = 1e300;
   static constexpr size_t kMoreFinalists = 20;
+  static constexpr size_t kSimulatedAtOnce =
+      4;  ///< fixed, so that results do not depend on threads
   /// Simulation of plans with many layers, micro-batches and chunks takes seconds: beyond a few of
   /// them the objective has to do.
   static constexpr int64_t kMostSimulatedOps = 12'000'000;

@@ -244,16 +244,6 @@ std::vector<std::string> WarningsFor(Context& context, const Record& winner) {
         c.micro_batches, c.pp,
         100.0 * static_cast<double>(c.pp - 1) / static_cast<double>(c.micro_batches + c.pp - 1)));
   }
-  Configuration cut = c;
-  cut.tensor_chunks = 2 * c.tp;
-  const bool left_out = cut.OpsOf(context.module().layer_count()) > kMostOpsInChunks;
-  if (c.tp > 1 && c.sequence_parallel() && !context.options().tensor_chunks && left_out) {
-    warnings.push_back(
-        fmt::format("--tensor-chunks {} was not tried: with {} micro-batches it takes long to "
-                    "simulate; hold it "
-                    "to see, or use larger micro-batches",
-                    cut.tensor_chunks, c.micro_batches));
-  }
   const auto placed = context.PlacedFor(c);
   if (!placed.ok()) return warnings;
   for (const cost::PathFacts& path : (*placed)->tensor) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cost_models/simulate.h"
+#include "cost_models/task_graph.h"
 #include "planner/ir/op_schema.h"
 
 namespace meshwright::planner::search {
@@ -46,38 +48,40 @@ OneOp MakeOneOp(OpKind kind, const std::vector<std::pair<TensorView, Access>>& o
   return one;
 }
 
-int64_t CommunicationTime(CommunicatorKind kind, const Block& block, const Op& op,
-                          const Prices& prices, const Paths& paths) {
-  int64_t slowest = 0;
+NodePrice CommunicationPrice(CommunicatorKind kind, const Block& block, const Op& op,
+                             const Prices& prices, const Paths& paths) {
+  NodePrice slowest;
   for (const cost::PathFacts& path : paths) {
-    slowest = std::max(
-        slowest, prices.PriceCommunication(FirstModule(), kind, block, op, path).time.value());
+    const NodePrice price = prices.PriceCommunication(FirstModule(), kind, block, op, path);
+    if (price.time > slowest.time) slowest = price;
   }
   return slowest;
 }
 
 int64_t BlockTime(const Block& block, const Prices& prices, const Paths& tensor) {
-  std::array<int64_t, 2> free_at{0, 0};  // compute and tensor stream
-  std::vector<int64_t> event_at;         // an event that the block has not recorded yet is over
-  int64_t end = 0;
+  cost::TaskGraph graph;
+  const std::array<cost::QueueId, 2> streams = {graph.AddQueue(), graph.AddQueue()};
+  const cost::ResourceId device = graph.AddResource(1000);
+  std::vector<cost::NodeId> recorded;  // an event that the block has not recorded yet is over
   for (const Op& op : block.ops) {
-    int64_t& stream = free_at[static_cast<size_t>(op.stream)];
+    const NodePrice price = IsCollective(op.kind) ? CommunicationPrice(CommunicatorKind::kTensor,
+                                                                       block, op, prices, tensor)
+                                                  : prices.PriceOp(FirstModule(), block, op);
+    const cost::NodeId node = graph.AddNode(price.time);
+    graph.Enqueue(streams[static_cast<size_t>(op.stream)], node);
+    graph.AddDemand(node, device, price.device_milli);
     for (const EventId e : op.waits) {
-      if (static_cast<size_t>(e) < event_at.size()) {
-        stream = std::max(stream, event_at[static_cast<size_t>(e)]);
-      }
+      if (static_cast<size_t>(e) >= recorded.size()) continue;
+      const cost::NodeId before = recorded[static_cast<size_t>(e)];
+      if (before >= 0) graph.AddDependency(before, node);
     }
-    stream += IsCollective(op.kind)
-                  ? CommunicationTime(CommunicatorKind::kTensor, block, op, prices, tensor)
-                  : prices.PriceOp(FirstModule(), block, op).time.value();
-    end = std::max(end, stream);
     if (op.signal < 0) continue;
-    if (static_cast<size_t>(op.signal) >= event_at.size()) {
-      event_at.resize(static_cast<size_t>(op.signal) + 1, 0);
-    }
-    event_at[static_cast<size_t>(op.signal)] = stream;
+    recorded.resize(std::max(recorded.size(), static_cast<size_t>(op.signal) + 1), -1);
+    recorded[static_cast<size_t>(op.signal)] = node;
   }
-  return end;
+  const auto timeline = cost::Simulate(graph);
+  MW_CHECK(timeline.ok());
+  return timeline->makespan.value();
 }
 
 ItemCosts::ItemCosts(const lower::SplitFacts& split, const Prices& prices, const Placed& placed,
@@ -106,7 +110,8 @@ ItemCosts::ItemCosts(const lower::SplitFacts& split, const Prices& prices, const
 int64_t MessageTime(const lower::SplitFacts& split, const Prices& prices, const Placed& placed) {
   const TensorView residual = Residual(split);
   const OneOp send = MakeOneOp(OpKind::kSend, {{residual, Access::kRead}});
-  return CommunicationTime(CommunicatorKind::kEdge, send.block, send.op(), prices, placed.edge);
+  return CommunicationPrice(CommunicatorKind::kEdge, send.block, send.op(), prices, placed.edge)
+      .time.value();
 }
 
 ItemCost ItemCosts::Price(const ItemKey& key, const Prices& prices, const Placed& placed) const {
@@ -127,8 +132,9 @@ ItemCost ItemCosts::Price(const ItemKey& key, const Prices& prices, const Placed
     const int64_t rows = p.local_shape[0] - p.parts.front().extent / split_.tp;
     const OneOp sum = MakeOneOp(
         OpKind::kAllReduce, {{View(split_.dtypes.gradient, {rows, width}), Access::kReadWrite}});
-    cost.kv_sum_ns += CommunicationTime(CommunicatorKind::kKeyValueCopies, sum.block, sum.op(),
-                                        prices, placed.kv);
+    cost.kv_sum_ns += CommunicationPrice(CommunicatorKind::kKeyValueCopies, sum.block, sum.op(),
+                                         prices, placed.kv)
+                          .time.value();
   }
   return cost;
 }
@@ -144,7 +150,8 @@ StepPrices::StepPrices(const lower::SplitFacts& split, const BucketRules& rules,
                  OpKind::kStepStatistics,
                  {{cell, Access::kRead}, {cell, Access::kRead}, {statistics, Access::kReadWrite}}),
              prices) +
-      CommunicationTime(CommunicatorKind::kWorld, sum.block, sum.op(), prices, placed.world) +
+      CommunicationPrice(CommunicatorKind::kWorld, sum.block, sum.op(), prices, placed.world)
+          .time.value() +
       OpTime(MakeOneOp(OpKind::kClipFactor, {{statistics, Access::kRead}, {cell, Access::kWrite}}),
              prices);
   if (split.tied_across) {
@@ -152,7 +159,8 @@ StepPrices::StepPrices(const lower::SplitFacts& split, const BucketRules& rules,
         View(split.dtypes.gradient, {split.padded_vocab / split.tp, split.module->hidden});
     const OneOp tied = MakeOneOp(OpKind::kAllReduce, {{weight, Access::kReadWrite}});
     tied_sum_ns_ =
-        CommunicationTime(CommunicatorKind::kTied, tied.block, tied.op(), prices, placed.tied);
+        CommunicationPrice(CommunicatorKind::kTied, tied.block, tied.op(), prices, placed.tied)
+            .time.value();
   }
 }
 
@@ -170,18 +178,23 @@ const StepPrices::Bucket& StepPrices::Of(int64_t elements) {
     if (rules_.sharded) operands.emplace_back(kAbsent, Access::kWrite);
     const OneOp reduce =
         MakeOneOp(rules_.sharded ? OpKind::kReduceScatter : OpKind::kAllReduce, operands);
-    b.reduce_ns = CommunicationTime(CommunicatorKind::kData, reduce.block, reduce.op(), prices_,
-                                    placed_.data);
+    const NodePrice price = CommunicationPrice(CommunicatorKind::kData, reduce.block, reduce.op(),
+                                               prices_, placed_.data);
+    b.reduce_ns = price.time.value();
+    // Both advance at 1 / (1 + share) while they run beside each other.
+    b.slowed_ns = b.reduce_ns * price.device_milli / 1000;
   }
   if (rules_.sharded) {
     const OneOp gather =
         MakeOneOp(OpKind::kAllGather, {{kAbsent, Access::kRead}, {parameter, Access::kReadWrite}});
-    b.gather_ns = CommunicationTime(CommunicatorKind::kData, gather.block, gather.op(), prices_,
-                                    placed_.data);
+    b.gather_ns = CommunicationPrice(CommunicatorKind::kData, gather.block, gather.op(), prices_,
+                                     placed_.data)
+                      .time.value();
   }
   const OneOp sum = MakeOneOp(OpKind::kAllReduce, {{gradient, Access::kReadWrite}});
   b.tensor_sum_ns =
-      CommunicationTime(CommunicatorKind::kTensor, sum.block, sum.op(), prices_, placed_.tensor);
+      CommunicationPrice(CommunicatorKind::kTensor, sum.block, sum.op(), prices_, placed_.tensor)
+          .time.value();
   const auto norm = [&](Access sum_access) {
     return OpTime(MakeOneOp(OpKind::kSquaredNorm, {{gradient, Access::kRead}, {cell, sum_access}}),
                   prices_);

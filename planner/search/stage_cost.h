@@ -15,8 +15,8 @@
 namespace meshwright::planner::search {
 
 /// Template cost of one item. Times are of the block alone on its rank: its ops on the compute and
-/// the tensor stream, waiting for each other as the block says. Blocks of a rank follow one
-/// another.
+/// the tensor stream, waiting for each other as the block says, products slower beside traffic.
+/// Blocks of a rank follow one another.
 struct ItemCost {
   ItemSizes sizes;
   int64_t forward_ns = 0;
@@ -25,12 +25,12 @@ struct ItemCost {
   int64_t kv_sum_ns = 0;          ///< sum of gradients over copies of key-value heads, once a step
 };
 
-/// Time of one block when nothing else runs on its rank.
+/// Time of one block when nothing else runs on its rank, by the simulator of whole steps.
 int64_t BlockTime(const Block& block, const Prices& prices, const Paths& tensor);
 
-/// Slowest of the distinct paths for one collective or message.
-int64_t CommunicationTime(CommunicatorKind kind, const Block& block, const Op& op,
-                          const Prices& prices, const Paths& paths);
+/// Of one collective or message over the slowest of the distinct paths.
+NodePrice CommunicationPrice(CommunicatorKind kind, const Block& block, const Op& op,
+                             const Prices& prices, const Paths& paths);
 
 /// A block of one op on whole views, as the step's own ops are.
 struct OneOp {
@@ -77,6 +77,7 @@ class StepPrices {
 
   struct Bucket {
     int64_t reduce_ns = 0;  ///< over data-parallel ranks; 0 without
+    int64_t slowed_ns = 0;  ///< by which a pass takes longer that the whole of it goes beside
     int64_t norm_ns = 0;
     int64_t norm_first_ns = 0;  ///< of the first bucket, which writes the sum
     int64_t step_ns = 0;
@@ -101,14 +102,21 @@ class StepPrices {
 struct StageItem {
   const ItemCost* cost = nullptr;
   int64_t before_ns = 0;  ///< what forward does right before it: tokens, the sum that ends a chunk
+  bool begins_chunk = false;
 };
 
-/// Time that a step takes after the last backward pass of a stage: reductions that the last
-/// micro-batch's backward does not hide, key-value copies, late and tied sums, norm, optimizer, and
-/// what the next forward pass waits for gathered parameters. Buckets leave in the order in which
-/// backward completes them; the data stream runs them one after another beside compute.
-/// `single`: the step has one micro-batch, the first and last at once.
-int64_t EndOfStep(const std::vector<StageItem>& items, const BucketSums& sums, StepPrices& prices,
-                  bool single);
+struct StepEnd {
+  int64_t after_ns = 0;   ///< that a step takes after the last backward pass of a stage
+  int64_t slowed_ns = 0;  ///< by which reductions beside them slow that pass, in all its chunks
+};
+
+/// Reductions that the last micro-batch's backward does not hide, key-value copies, late and tied
+/// sums, norm, optimizer, and what the next forward pass waits for gathered parameters. Buckets
+/// leave in the order in which backward completes them; the data stream runs them one after another
+/// beside compute. `turns`: micro-batches that pass a chunk before the first of them passes the next
+/// one (the interleaved schedule's group; 1 with one chunk), so that traffic has as many passes of
+/// time. `single`: the step has one micro-batch, the first and last at once.
+StepEnd EndOfStep(const std::vector<StageItem>& items, const BucketSums& sums, StepPrices& prices,
+                  int64_t turns, bool single);
 
 }  // namespace meshwright::planner::search

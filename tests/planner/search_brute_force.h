@@ -35,38 +35,120 @@ struct Case {
   SearchOptions options;
 };
 
-/// Runs tasks of one rank on its streams, ops priced alone.
+/// Of an op: time alone, and thousandths of the device that it takes.
+struct OpPrice {
+  double time = 0.0;
+  int32_t device_milli = 0;
+};
+using PriceOf = std::function<OpPrice(const Block&, const Op&)>;
+
+/// Time of a block's ops on the compute and the tensor stream: those that run at once share the
+/// device by their demands.
+inline double SharedTime(const Block& block, const PriceOf& price) {
+  std::vector<OpPrice> left;
+  for (const Op& op : block.ops) left.push_back(price(block, op));
+  std::vector<bool> done(block.ops.size(), false);
+  const auto blocked = [&](size_t k) {
+    for (size_t b = 0; b < k; ++b) {
+      const Op& before = block.ops[b];
+      const auto& waits = block.ops[k].waits;
+      const bool waited =
+          before.signal >= 0 && std::find(waits.begin(), waits.end(), before.signal) != waits.end();
+      if (!done[b] && (before.stream == block.ops[k].stream || waited)) return true;
+    }
+    return false;
+  };
+  double now = 0.0;
+  while (true) {
+    std::vector<size_t> running;
+    double demand = 0.0;
+    for (size_t k = 0; k < block.ops.size(); ++k) {
+      if (done[k] || blocked(k)) continue;
+      running.push_back(k);
+      demand += left[k].device_milli;
+    }
+    if (running.empty()) return now;
+    const auto rate = [&](size_t k) {
+      return demand > 1000.0 && left[k].device_milli > 0 ? 1000.0 / demand : 1.0;
+    };
+    double step = std::numeric_limits<double>::infinity();
+    for (const size_t k : running) step = std::min(step, left[k].time / rate(k));
+    for (const size_t k : running) {
+      left[k].time -= step * rate(k);
+      done[k] = left[k].time <= 1e-6;
+    }
+    now += step;
+  }
+}
+
+/// Runs tasks of one rank on its streams. Blocks of passes run alone (SharedTime), other ops are
+/// priced alone.
 class Replay {
  public:
-  using Price = std::function<double(const Block&, const Op&)>;
-  Replay(const RankProgram& program, Price price) : program_(program), price_(std::move(price)) {
+  struct Range {
+    double begin = 0.0, end = 0.0;
+  };
+  Replay(const RankProgram& program, PriceOf price) : program_(program), price_(std::move(price)) {
     streams_.assign(program.streams.size(), 0.0);
     events_.assign(static_cast<size_t>(program.events), 0.0);
   }
   void Run(const Task& task) {
+    const bool passes = task.kind == TaskKind::kForward || task.kind == TaskKind::kBackward;
     for (const Instance& i : task.instances) {
-      const Block& block = program_.blocks[static_cast<size_t>(i.block)];
-      for (size_t k = 0; k < block.ops.size(); ++k) {
-        const Op& op = block.ops[k];
-        double& stream = streams_[static_cast<size_t>(op.stream)];
-        for (EventId e : op.waits) stream = std::max(stream, events_[static_cast<size_t>(e)]);
-        if (k == 0) {
-          for (EventId e : i.waits) stream = std::max(stream, events_[static_cast<size_t>(e)]);
-        }
-        stream += price_(block, op);
-        if (op.signal >= 0) events_[static_cast<size_t>(op.signal)] = stream;
-        if (k + 1 < block.ops.size()) continue;
-        for (EventId e : i.signals) events_[static_cast<size_t>(e)] = stream;
-      }
+      passes ? RunAtOnce(i) : RunOps(task, i);
     }
   }
+  void Rest(double time) { streams_[kComputeStream] = streams_[kTensorStream] = compute() + time; }
   double compute() const { return std::max(streams_[kComputeStream], streams_[kTensorStream]); }
+  /// By which sums of gradients slow what runs in a range.
+  double Slowed(const Range& range) const {
+    double slowed = 0.0;
+    for (const auto& [sum, share] : sums_) {
+      slowed +=
+          share * std::max(0.0, std::min(sum.end, range.end) - std::max(sum.begin, range.begin));
+    }
+    return slowed;
+  }
 
  private:
+  void RunAtOnce(const Instance& i) {
+    const Block& block = program_.blocks[static_cast<size_t>(i.block)];
+    double begin = compute();
+    for (EventId e : i.waits) begin = std::max(begin, events_[static_cast<size_t>(e)]);
+    const double end = begin + SharedTime(block, price_);
+    streams_[kComputeStream] = streams_[kTensorStream] = end;
+    for (const Op& op : block.ops) {
+      if (op.signal >= 0) events_[static_cast<size_t>(op.signal)] = end;
+    }
+    for (EventId e : i.signals) events_[static_cast<size_t>(e)] = end;
+  }
+  void RunOps(const Task& task, const Instance& i) {
+    const Block& block = program_.blocks[static_cast<size_t>(i.block)];
+    for (size_t k = 0; k < block.ops.size(); ++k) {
+      const Op& op = block.ops[k];
+      double& stream = streams_[static_cast<size_t>(op.stream)];
+      for (EventId e : op.waits) stream = std::max(stream, events_[static_cast<size_t>(e)]);
+      if (k == 0) {
+        for (EventId e : i.waits) stream = std::max(stream, events_[static_cast<size_t>(e)]);
+      }
+      const OpPrice price = price_(block, op);
+      const bool sums =
+          task.kind == TaskKind::kReduceGrads && IsCollective(op.kind) &&
+          program_.communicators[static_cast<size_t>(op.attributes.communicator)].kind ==
+              CommunicatorKind::kData;
+      if (sums) sums_.push_back({{stream, stream + price.time}, price.device_milli / 1000.0});
+      stream += price.time;
+      if (op.signal >= 0) events_[static_cast<size_t>(op.signal)] = stream;
+      if (k + 1 < block.ops.size()) continue;
+      for (EventId e : i.signals) events_[static_cast<size_t>(e)] = stream;
+    }
+  }
+
   const RankProgram& program_;
-  Price price_;
+  PriceOf price_;
   std::vector<double> streams_;
   std::vector<double> events_;
+  std::vector<std::pair<Range, double>> sums_;
 };
 
 inline bool LoadsTokens(const RankProgram& program, const Task& t) {
@@ -76,7 +158,7 @@ inline bool LoadsTokens(const RankProgram& program, const Task& t) {
 }
 
 struct StageValue {
-  double first = 0.0, later = 0.0, end = 0.0;
+  double first = 0.0, later = 0.0, end = 0.0, slowed = 0.0;
   int64_t bytes = 0;  ///< arena and outside
 };
 
@@ -91,20 +173,22 @@ class Grid {
   }
 
   /// Slowest of the groups that ranks of the stage use.
-  double Price(const RankProgram& program, const Block& block, const Op& op) const {
+  OpPrice Price(const RankProgram& program, const Block& block, const Op& op) const {
+    const auto of = [](const NodePrice& p) {
+      return OpPrice{static_cast<double>(p.time.value()), p.device_milli};
+    };
     if (!IsCollective(op.kind) && !IsMessage(op.kind)) {
-      return static_cast<double>(prices_->PriceOp(program, block, op).time.value());
+      return of(prices_->PriceOp(program, block, op));
     }
-    double slowest = 0.0;
+    OpPrice slowest;
     for (const RankBinding& rank : groups_.ranks) {
       if (rank.pp_index != program.stage) continue;
       const int32_t group = rank.groups[static_cast<size_t>(op.attributes.communicator)];
       const auto path = prices_->PathOf(groups_.groups[static_cast<size_t>(group)].ranks);
       const CommunicatorKind kind = groups_.groups[static_cast<size_t>(group)].kind;
       EXPECT_TRUE(path.ok());
-      slowest = std::max(
-          slowest, static_cast<double>(
-                       prices_->PriceCommunication(program, kind, block, op, *path).time.value()));
+      const OpPrice price = of(prices_->PriceCommunication(program, kind, block, op, *path));
+      if (price.time > slowest.time) slowest = price;
     }
     return slowest;
   }
@@ -131,7 +215,7 @@ class Grid {
     StageValue value;
     value.first = run([&](const Task& t) { return is_pass(t, 0); });
     if (m > 1) value.later = run([&](const Task& t) { return is_pass(t, 1); });
-    value.end = End(plan, program, price);
+    End(plan, program, price, value);
     value.bytes = program.arena.size + OutsideBytes(program, case_.costs.profile()).value();
     return value;
   }
@@ -147,7 +231,7 @@ class Grid {
         const std::string& name =
             program.communicators[static_cast<size_t>(op.attributes.communicator)].name;
         if (name != "edge act " + std::to_string(stage) + ">" + std::to_string(stage + 1)) continue;
-        slowest = std::max(slowest, Price(program, block, op));
+        slowest = std::max(slowest, Price(program, block, op).time);
       }
     }
     return slowest;
@@ -166,14 +250,34 @@ class Grid {
     return least;
   }
 
- private:
-  /// From the end of the last backward pass to where the next step's forward pass is not delayed.
-  double End(const Plan& plan, const RankProgram& program, const Replay::Price& price) const {
+  /// Micro-batches that pass a chunk before the first of them passes the next one.
+  static int64_t Turns(const Plan& plan) {
+    const ModulePlan& m = plan.modules.front();
+    int64_t n = m.virtual_stages > 1 ? m.pp : 1;
+    while (m.virtual_stages > 1 && plan.micro_batches % n > 0 && plan.micro_batches % n < m.pp) ++n;
+    return n;
+  }
+
+  /// `end`: from the end of the last backward pass to where the next step's forward pass is not
+  /// delayed; `slowed`: of that pass, by the sums beside it.
+  void End(const Plan& plan, const RankProgram& program, const PriceOf& price,
+           StageValue& value) const {
     const int64_t last = plan.micro_batches - 1;
     const ModulePlan& m = plan.modules.front();
+    const auto turns = static_cast<double>(Turns(plan));
+    const auto alone = [&](const Task& t) {
+      Replay replay(program, price);
+      replay.Run(t);
+      return replay.compute();
+    };
     Replay replay(program, price);
+    std::vector<Replay::Range> passes;
     for (const Task& t : program.tasks) {
-      if (t.kind == TaskKind::kBackward && t.micro_batch == last) replay.Run(t);
+      if (t.kind != TaskKind::kBackward || t.micro_batch != last) continue;
+      if (!passes.empty()) replay.Rest((turns - 1) * alone(t));
+      const double begin = replay.compute();
+      replay.Run(t);
+      passes.push_back({begin, replay.compute()});
     }
     double begin = replay.compute();
     for (const Task& t : program.tasks) {
@@ -182,8 +286,11 @@ class Grid {
         replay.Run(t);
       }
     }
-    if (m.sharding != Sharding::kZero1 || m.dp == 1) return replay.compute() - begin;
+    for (const Replay::Range& range : passes) value.slowed += replay.Slowed(range);
+    value.end = replay.compute() - begin;
+    if (m.sharding != Sharding::kZero1 || m.dp == 1) return;
     for (int64_t c = 0; c < m.virtual_stages; ++c) {
+      double chunk = 0.0;
       for (const Task& t : program.tasks) {
         const bool forward =
             t.chunk == c && (t.kind == TaskKind::kForward || LoadsTokens(program, t));
@@ -191,15 +298,18 @@ class Grid {
         const bool head = t.kind == TaskKind::kBackward && program.stage == m.pp - 1 &&
                           c == m.virtual_stages - 1 && t.chunk == c;
         if (t.micro_batch != 0 || (!forward && !head)) continue;
-        Replay alone(program, price);
-        alone.Run(t);
-        begin += alone.compute();
+        chunk += alone(t);
         replay.Run(t);
       }
+      begin += chunk;
+      if (c + 1 == m.virtual_stages) break;
+      begin += (turns - 1) * chunk;
+      replay.Rest((turns - 1) * chunk);
     }
-    return replay.compute() - begin;
+    value.end = replay.compute() - begin;
   }
 
+ private:
   const Case& case_;
   const Plan plan_;
   Programs groups_;
@@ -343,6 +453,8 @@ class BruteForce {
     const ModulePlan& mp = plan.modules.front();
     const double v = static_cast<double>(mp.virtual_stages);
     const double m = static_cast<double>(plan.micro_batches);
+    // Messages and slower passes add up as often as a micro-batch comes round without slack.
+    const double rounds = Grid::Turns(plan) == mp.pp ? v : 1;
     double sum = 0.0;
     double most = 0.0;
     for (int64_t p = 0; p < mp.pp; ++p) {
@@ -360,10 +472,12 @@ class BruteForce {
           mp.virtual_stages > 1
               ? 0.0
               : 2 * message * static_cast<double>(mp.pp - 1 - p) / static_cast<double>(mp.pp - p);
-      sum += s.first;
+      sum += s.first + rounds * s.slowed;
       most = std::max(most, (m - 1 / v) * s.later + (m - 1) * waits + s.end);
     }
-    const double total = (sum / v + most + 2 * static_cast<double>(mp.pp - 1) * message) * 1e-9;
+    const double stages = static_cast<double>(mp.pp);
+    const double fill = 2 * (stages - 1 + (rounds - 1) * stages) * message;
+    const double total = (sum / v + most + fill) * 1e-9;
     std::string name = ShortName(plan);
     name = name.substr(0, name.rfind(' '));  // without recomputation
     const auto [it, added] = best_.emplace(name, total);
