@@ -8,10 +8,8 @@
 #include <thread>
 
 #include "planner/ir/load_model.h"
-#include "planner/lower/lower.h"
 #include "planner/predict/few_micro_batches.h"
 #include "planner/search/find_plans.h"
-#include "planner/verify/verify.h"
 #include "tools/commands.h"
 #include "tools/evaluate.h"
 #include "tools/plan_mixed.h"
@@ -67,6 +65,9 @@ planner::SearchOptions ToSearchOptions(const PlanArguments& a, const Machine& ma
     MW_ASSIGN_OR_RETURN(planner::SimulatedStep step,
                         planner::PredictFromFew(plan, machine.cluster, costs));
     return std::move(step.prediction);
+  };
+  options.confirm = [&machine, &costs, threads = options.threads](const planner::Plan& plan) {
+    return Confirm(plan, machine.cluster, costs, threads);
   };
   return options;
 }
@@ -206,8 +207,6 @@ Status MakePlanFile(const PlanArguments& a, Output& output) {
     return found.status();
   }
   const planner::Plan& plan = found->plans.front().plan;
-  MW_ASSIGN_OR_RETURN(const planner::Programs programs, planner::Lower(plan));
-  MW_RETURN_IF_ERROR(planner::Verify(programs, {}));
   std::vector<std::string> warnings = plan.warnings;
   warnings.insert(warnings.end(), machine.cluster.warnings().begin(),
                   machine.cluster.warnings().end());

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <future>
 #include <limits>
 #include <utility>
 
 #include "planner/lower/lower.h"
+#include "planner/predict/few_micro_batches.h"
 #include "planner/predict/prices.h"
 #include "planner/search/records.h"
 #include "planner/verify/verify.h"
@@ -16,6 +18,21 @@
 
 namespace meshwright::tools {
 namespace {
+
+/// Of a step, in programs of which every stage has one: simulated in about a second.
+constexpr int64_t kMostOpsToConfirm = 1'500'000;
+
+int64_t OpsOf(const planner::Programs& programs) {
+  int64_t ops = 0;
+  for (const planner::RankProgram& program : programs.programs) {
+    for (const planner::Task& task : program.tasks) {
+      for (const planner::Instance& i : task.instances) {
+        ops += static_cast<int64_t>(program.blocks[static_cast<size_t>(i.block)].ops.size());
+      }
+    }
+  }
+  return ops;
+}
 
 /// Pipeline stages of all modules, in the order of Prediction::memory.
 int64_t StageCount(const planner::Plan& plan) {
@@ -99,6 +116,26 @@ Result<planner::SimulatedStep> Simulate(const planner::Plan& plan,
   MW_ASSIGN_OR_RETURN(const planner::Programs programs, planner::LowerForPrices(plan));
   MW_ASSIGN_OR_RETURN(const planner::Prices prices, planner::MakePrices(plan, cluster, costs));
   return planner::Predict(plan, programs, prices, options);
+}
+
+Result<planner::Prediction> Confirm(const planner::Plan& plan, const topologies::Cluster& cluster,
+                                    const cost::CostModel& costs, int threads) {
+  auto simulated = std::async([&]() -> Result<planner::Prediction> {
+    const planner::ModulePlan& m = plan.modules.front();
+    if (!planner::EnoughMicroBatches(m.pp, m.virtual_stages, plan.micro_batches)) {
+      return plan.prediction;  // of all of them
+    }
+    MW_ASSIGN_OR_RETURN(const planner::Programs programs, planner::LowerForPrices(plan));
+    if (OpsOf(programs) > kMostOpsToConfirm) return plan.prediction;
+    MW_ASSIGN_OR_RETURN(const planner::Prices prices, planner::MakePrices(plan, cluster, costs));
+    MW_ASSIGN_OR_RETURN(planner::SimulatedStep step, planner::Predict(plan, programs, prices));
+    return std::move(step.prediction);
+  });
+  MW_ASSIGN_OR_RETURN(const planner::Programs programs, planner::Lower(plan));
+  planner::VerifyLimits limits;
+  limits.threads = threads;
+  MW_RETURN_IF_ERROR(planner::Verify(programs, limits));
+  return simulated.get();
 }
 
 Status PlaceOn(const topologies::Cluster& cluster, planner::Plan* plan) {

@@ -34,6 +34,12 @@ Result<planner::SimulatedStep> Simulate(const planner::Plan& plan,
                                         const cost::CostModel& costs,
                                         const planner::PredictOptions& options);
 
+/// Lowers and verifies a plan that PredictFromFew has predicted and, beside that, simulates all of
+/// its micro-batches where that takes about a second at most. Returns that prediction, else the
+/// plan's own.
+Result<planner::Prediction> Confirm(const planner::Plan& plan, const topologies::Cluster& cluster,
+                                    const cost::CostModel& costs, int threads);
+
 /// Puts the plan's tensor groups on the widest links of the cluster, then cp, ep, dp, pp; notes the
 /// cluster in the plan, and warns of tensor groups that cross the network, of a pipeline that the
 /// micro-batches do not fill and of ZeRO that cuts nothing.

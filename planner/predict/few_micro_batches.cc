@@ -14,6 +14,9 @@ namespace {
 /// A slope this close to the slowest stage's pace has reached it.
 constexpr double kSettled = 5e-4;
 
+/// Groups of this many micro-batches settle within one.
+constexpr int64_t kLongGroup = 8;
+
 /// In two steps of the one and one of the sum, micro-batches of two steps.
 int64_t Simulated(const FewMicroBatches& few) {
   return few.first + (few.first + few.group + 1) / 2;
@@ -99,7 +102,7 @@ std::optional<FewMicroBatches> EnoughMicroBatches(int64_t pp, int64_t virtual_st
     if (lower::InterleavingGroup(pp, few.first) != few.group) return std::nullopt;
   }
   FewMicroBatches settled = few;
-  settled.first += few.group;
+  if (few.group < kLongGroup) settled.first += few.group;
   for (const FewMicroBatches& f : {settled, few}) {
     if (4 * Simulated(f) <= 3 * micro_batches) return f;
   }

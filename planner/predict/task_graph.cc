@@ -15,8 +15,7 @@ namespace {
 
 using cost::NodeId;
 
-/// FoldRanks with the paths of a rank's groups as part of its colour. Folding reads programs of
-/// ranks and group tables only.
+/// FoldRanks with the paths of a rank's groups as part of its color.
 Result<RankClasses> FoldByPaths(const Programs& programs, const Prices& prices) {
   std::vector<int32_t> path_of_group;
   std::vector<cost::PathFacts> paths;
@@ -26,17 +25,16 @@ Result<RankClasses> FoldByPaths(const Programs& programs, const Prices& prices) 
     path_of_group.push_back(static_cast<int32_t>(known - paths.begin()));
     if (known == paths.end()) paths.push_back(path);
   }
-  Programs colored;
-  colored.groups = programs.groups;
-  colored.ranks = programs.ranks;
+  const std::vector<int32_t> alike = AlikePrograms(programs);
   std::map<std::vector<int32_t>, int32_t> colors;
-  for (RankBinding& rank : colored.ranks) {
-    std::vector<int32_t> key = {rank.program};
+  std::vector<int32_t> color;
+  for (const RankBinding& rank : programs.ranks) {
+    std::vector<int32_t> key = {alike[static_cast<size_t>(rank.program)]};
     for (const int32_t g : rank.groups) key.push_back(path_of_group[static_cast<size_t>(g)]);
-    rank.program =
-        colors.emplace(std::move(key), static_cast<int32_t>(colors.size())).first->second;
+    color.push_back(
+        colors.emplace(std::move(key), static_cast<int32_t>(colors.size())).first->second);
   }
-  return FoldRanks(colored);
+  return FoldColors(programs, std::move(color));
 }
 
 /// Walks the programs of all classes and adds nodes.

@@ -7,9 +7,8 @@
 #include <chrono>
 #include <numeric>
 #include <random>
-#include <system_error>
-#include <thread>
 
+#include "planner/ir/parallel_for.h"
 #include "planner/lower/lower.h"
 #include "planner/search/memory.h"
 #include "planner/search/records.h"
@@ -29,23 +28,6 @@ constexpr size_t kWave = 16;
 
 double SecondsSince(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-/// Calls f(i) for i < count on up to `threads` threads.
-template <typename F>
-void ParallelFor(size_t count, int threads, const F& f) {
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < count; i = next++) f(i);
-  };
-  std::vector<std::thread> helpers;
-  try {
-    for (int t = 1; t < threads && static_cast<size_t>(t) < count; ++t) helpers.emplace_back(work);
-  } catch (const std::system_error&) {
-    // No more threads to be had: those that run do the work.
-  }
-  work();
-  for (std::thread& t : helpers) t.join();
 }
 
 class Search {
@@ -106,6 +88,7 @@ class Search {
       MW_RETURN_IF_ERROR(Simulate(kept_.front()));
       SortKept();
     }
+    MW_RETURN_IF_ERROR(Confirm(kept_.front()));
     result_.counts.simulation_seconds = SecondsSince(simulated);
     Tell();
     MakeFront();
@@ -253,6 +236,14 @@ class Search {
     if (time <= 0) return Status::Ok();
     k.time_s = time;
     k.found.gap = k.found.objective_s / time - 1;
+    return Status::Ok();
+  }
+
+  Status Confirm(Kept& k) {
+    if (!options_.confirm) return Status::Ok();
+    MW_ASSIGN_OR_RETURN(k.found.plan.prediction, options_.confirm(k.found.plan));
+    k.time_s = k.found.plan.prediction.step_time_s;
+    k.found.gap = k.found.objective_s / k.time_s - 1;
     return Status::Ok();
   }
 

@@ -80,6 +80,9 @@ struct SearchOptions {
   uint64_t shuffle_seed = 0;
   /// Simulation of a plan; empty: plans keep the order of the objective and an empty prediction.
   std::function<Result<Prediction>(const Plan&)> predict;
+  /// What takes too long for every plan: called once, with the chosen one and its prediction. It may
+  /// refuse it; what it gives is the plan's prediction. Empty: nothing.
+  std::function<Result<Prediction>(const Plan&)> confirm;
 };
 
 struct FoundPlan {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "planner/ir/parallel_for.h"
 #include "planner/verify/access.h"
 #include "planner/verify/checks.h"
 #include "planner/verify/clocks.h"
@@ -204,22 +205,25 @@ class RaceWalk {
 
 }  // namespace
 
-Status CheckRaces(const Programs& programs, bool use_templates) {
+Status CheckRaces(const Programs& programs, bool use_templates, int threads) {
   MW_RETURN_IF_ERROR(CheckIndices(programs));
-  for (size_t p = 0; p < programs.programs.size(); ++p) {
+  std::vector<std::optional<std::string>> races(programs.programs.size());
+  ParallelFor(races.size(), threads, [&](size_t p) {
     const RankProgram& program = programs.programs[p];
     ByteRange where;
     if (use_templates) {
       const std::optional<ByteRange> found = RaceWalk(program).Find();
-      if (!found) continue;
+      if (!found) return;
       where = *found;
     }
-    const std::optional<std::string> race = verify::FindOpRace(program, where);
-    if (!race && !use_templates) continue;
+    races[p] = verify::FindOpRace(program, where);
     // The two must agree: a race of the fast check that the slow one does not see is our error.
-    MW_CHECK(race.has_value());
-    return Infeasible(fmt::format("races: {}: {}",
-                                  verify::NameRanksOf(programs, static_cast<int32_t>(p)), *race));
+    MW_CHECK(races[p].has_value() || !use_templates);
+  });
+  for (size_t p = 0; p < races.size(); ++p) {
+    if (!races[p]) continue;
+    return Infeasible(fmt::format(
+        "races: {}: {}", verify::NameRanksOf(programs, static_cast<int32_t>(p)), *races[p]));
   }
   return Status::Ok();
 }

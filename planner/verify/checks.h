@@ -47,7 +47,7 @@ Status CheckDeadlock(const Programs& programs, const RankClasses& classes);
 /// same micro-batch, gradients start each step with a write, and within a block no tensor is read
 /// after another has been written over it. `use_templates` false: every op is
 /// taken alone instead of block by block; the slow reference of tests.
-Status CheckRaces(const Programs& programs, bool use_templates = true);
+Status CheckRaces(const Programs& programs, bool use_templates = true, int threads = 1);
 
 /// Areas in order and disjoint, their sum the arena, slots and scratch sufficient, limits held.
 Status CheckMemory(const Programs& programs, const VerifyLimits& limits);

@@ -6,6 +6,27 @@
 namespace meshwright::planner {
 namespace {
 
+bool Alike(const TensorView& a, const TensorView& b) {
+  return a.dtype == b.dtype && a.region == b.region && a.shape == b.shape && a.name == b.name;
+}
+
+bool Alike(const Block& a, const Block& b) {
+  return a.name == b.name && a.phase == b.phase && a.saved_bytes == b.saved_bytes &&
+         a.scratch_bytes == b.scratch_bytes && a.ops == b.ops &&
+         std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(), b.tensors.end(),
+                    [](const TensorView& x, const TensorView& y) { return Alike(x, y); });
+}
+
+/// Equal but for the offsets of views.
+bool Alike(const RankProgram& a, const RankProgram& b) {
+  return a.module == b.module && a.stage == b.stage && a.events == b.events &&
+         a.streams == b.streams && a.communicators == b.communicators &&
+         a.parameters == b.parameters && a.buckets == b.buckets && a.arena == b.arena &&
+         a.tasks == b.tasks &&
+         std::equal(a.blocks.begin(), a.blocks.end(), b.blocks.begin(), b.blocks.end(),
+                    [](const Block& x, const Block& y) { return Alike(x, y); });
+}
+
 /// group -> for each position: the class-local communicator under which that member lists the
 /// group.
 using ListedAs = std::vector<std::vector<int32_t>>;
@@ -88,13 +109,33 @@ RankClasses ClassesOf(std::vector<int32_t> color, int32_t count) {
 
 }  // namespace
 
+std::vector<int32_t> AlikePrograms(const Programs& programs) {
+  std::vector<int32_t> first;
+  for (size_t p = 0; p < programs.programs.size(); ++p) {
+    size_t like = 0;
+    while (like < p && !(first[like] == static_cast<int32_t>(like) &&
+                         Alike(programs.programs[like], programs.programs[p]))) {
+      ++like;
+    }
+    first.push_back(static_cast<int32_t>(like));
+  }
+  return first;
+}
+
 RankClasses FoldRanks(const Programs& programs) {
-  const ListedAs listed = ListGroups(programs);
-  Numbering by_program;
+  const std::vector<int32_t> alike = AlikePrograms(programs);
   std::vector<int32_t> color;
-  color.reserve(programs.ranks.size());
-  for (const RankBinding& r : programs.ranks) color.push_back(by_program.Of({r.program}));
-  int32_t count = by_program.size();
+  for (const RankBinding& r : programs.ranks) {
+    color.push_back(alike[static_cast<size_t>(r.program)]);
+  }
+  return FoldColors(programs, std::move(color));
+}
+
+RankClasses FoldColors(const Programs& programs, std::vector<int32_t> color) {
+  const ListedAs listed = ListGroups(programs);
+  Numbering colors;
+  for (int32_t& c : color) c = colors.Of({c});
+  int32_t count = colors.size();
   while (true) {
     int32_t next_count = 0;
     std::vector<int32_t> next = Refine(programs, listed, color, &next_count);

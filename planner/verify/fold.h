@@ -21,10 +21,17 @@ struct RankClasses {
   }
 };
 
-/// Coarsest classes with equal program in which, communicator by communicator, the groups of two
+/// For each program the first that is equal but for the offsets of views: tensor ranks that take
+/// other rows do the same at the same time (ModulePlan::programs_per_stage).
+std::vector<int32_t> AlikePrograms(const Programs& programs);
+
+/// Coarsest classes with alike programs in which, communicator by communicator, the groups of two
 /// ranks of a class hold the same classes in the same order. Classes are numbered by lowest rank.
 /// All indices must be in range (CheckIndices).
 RankClasses FoldRanks(const Programs& programs);
+
+/// The same with a color a rank instead of its program.
+RankClasses FoldColors(const Programs& programs, std::vector<int32_t> color);
 
 /// Every rank a class of its own: the unfolded system.
 RankClasses SeparateRanks(const Programs& programs);

@@ -16,7 +16,7 @@ Status Verify(const Programs& programs, const VerifyLimits& limits) {
   const RankClasses classes = limits.fold ? FoldRanks(programs) : SeparateRanks(programs);
   MW_RETURN_IF_ERROR(CheckMessages(programs, classes));
   MW_RETURN_IF_ERROR(CheckDeadlock(programs, classes));
-  return CheckRaces(programs);
+  return CheckRaces(programs, true, limits.threads);
 }
 
 }  // namespace meshwright::planner

@@ -21,6 +21,7 @@ struct VerifyLimits {
   /// Verify one representative of every class of ranks instead of all ranks (see fold.h). The
   /// verdict is the same; the group tables of all ranks are checked in any case.
   bool fold = true;
+  int threads = 1;  ///< the verdict does not depend on it
 };
 
 /// Ok, or kInfeasible with the first thing found wrong: ranks, tasks, ops, what is allowed and what

@@ -114,13 +114,16 @@ TEST(Predict, TheFirstTensorRanksProgramStandsForTheOthers) {
     for (const char* model : {"gpt2", "llama-3.2-1b"}) {
       const Plan plan = PlanOf(ShippedModel(model), request);
       const Prices prices = PricesOf(plan, ShippedCluster("dgx-h100", 8), ShippedCosts("h100-sxm"));
-      const auto whole = Predict(plan, Lowered(plan), prices);
+      PredictOptions apart;
+      apart.fold = false;
+      const auto whole = Predict(plan, Lowered(plan), prices, apart);
       const Programs alike = LowerForPrices(plan).value();
       EXPECT_EQ(alike.programs.size(), static_cast<size_t>(pp));
       const auto folded = Predict(plan, alike, prices);
       ASSERT_TRUE(whole.ok() && folded.ok());
       EXPECT_EQ(whole->classes, tp * pp);
       EXPECT_EQ(folded->classes, pp);
+      EXPECT_EQ(Predict(plan, Lowered(plan), prices)->classes, pp) << "other rows, at the same time";
       EXPECT_DOUBLE_EQ(whole->prediction.step_time_s, folded->prediction.step_time_s)
           << model << ", tp " << tp << ", pp " << pp << ", " << chunks << " chunks";
       EXPECT_EQ(whole->prediction.memory, folded->prediction.memory);

@@ -111,7 +111,7 @@ TEST(FindPlans, TrafficOfTensorGroupsOfAHostGoesBesideProducts) {
 
 TEST(FindPlans, PlansBeyondTheTimeForSimulationKeepTheObjective) {
   SearchOptions o = Step(1024, 8192);
-  o.top = 6;
+  o.top = 10;
   o.tp = 8;
   o.pp = 16;
   o.micro_batch = 1;
@@ -126,7 +126,7 @@ TEST(FindPlans, PlansBeyondTheTimeForSimulationKeepTheObjective) {
   const auto found = FindPlans(Model("llama-3.1-405b"), DgxH100(64), H100(), o);
   ASSERT_TRUE(found.ok()) << found.status().message();
   EXPECT_GT(simulated, 0);
-  EXPECT_LT(simulated, 6);
+  EXPECT_LT(simulated, 10);
   EXPECT_EQ(found->plans.front().plan.prediction.step_time_s, 1000.0);
   int reckoned = 0;
   for (const RunnerUp& r : found->plans.front().plan.runners_up) {
@@ -134,7 +134,7 @@ TEST(FindPlans, PlansBeyondTheTimeForSimulationKeepTheObjective) {
     reckoned += by_objective ? 1 : 0;
     EXPECT_GT(r.step_time_s, 100.0) << "as far from the objective as the best";
   }
-  EXPECT_EQ(reckoned, 6 - simulated);
+  EXPECT_EQ(reckoned, 10 - simulated);
 }
 
 TEST(FindPlans, HeldChunksOfTensorTrafficArePartsOfSlicesWithSequenceParallelism) {

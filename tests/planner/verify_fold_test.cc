@@ -218,7 +218,10 @@ TEST(VerifyFold, ClassesOfAGrid) {
 
   // Rank 1 on its own: its tensor partner 0, its data partner 3 and its stage partner 5 differ from
   // the others by their partner, and their partners in turn.
-  Own(programs, 1);
+  RankProgram& own = Own(programs, 1);
+  own.blocks.front().tensors.front().offset += 64;
+  EXPECT_EQ(FoldRanks(programs).members, classes.members) << "other rows, the same at the same time";
+  std::swap(own.tasks[0], own.tasks[1]);
   const RankClasses split = FoldRanks(programs);
   EXPECT_EQ(split.size(), 8);
 }
