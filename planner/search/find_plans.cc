@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <numeric>
 #include <random>
+#include <span>
 
 #include "planner/ir/parallel_for.h"
 #include "planner/lower/lower.h"
@@ -111,8 +113,11 @@ class Search {
       return placed.status();
     }
     Evaluator evaluator(context_, record.configuration, *placed);
-    if (evaluator.ParameterBound() > context_.LargestLimit() ||
-        evaluator.MemoryBound() > context_.LargestLimit()) {
+    record.least_bytes = evaluator.ParameterBound();
+    if (record.least_bytes <= context_.LargestLimit()) {
+      record.least_bytes = evaluator.MemoryBound();
+    }
+    if (record.least_bytes > context_.LargestLimit()) {
       record.outcome = Outcome::kMemoryBound;
       return Status::Ok();
     }
@@ -146,10 +151,11 @@ class Search {
                                       : a->configuration < b->configuration;
     });
     for (size_t begin = 0; begin < open.size(); begin += kWave) {
-      const double bound = options_.front ? kNoBound : WorstKept();
+      const double worst = WorstKept();
       const size_t count = std::min(kWave, open.size() - begin);
       ParallelFor(count, options_.threads, [&](size_t i) {
         Record& r = *open[begin + i];
+        const double bound = options_.front ? std::max(worst, Dominating(r)) : worst;
         if (r.seconds > bound) {
           r.outcome = Outcome::kTimeBound;
         } else {
@@ -157,6 +163,28 @@ class Search {
           Evaluate(r, bound);
         }
       });
+      if (options_.front) Stand({open.begin() + static_cast<int64_t>(begin), count});
+    }
+  }
+
+  /// Objective beyond which some plan so far is faster than the record and no larger than it can be
+  /// at best.
+  double Dominating(const Record& record) const {
+    const auto smaller =
+        std::find_if(least_bytes_.begin(), least_bytes_.end(),
+                     [&](const auto& point) { return point.second <= record.least_bytes; });
+    return smaller == least_bytes_.end() ? kNoBound : smaller->first;
+  }
+
+  /// Adds what a wave found to `least_bytes_`.
+  void Stand(std::span<Record* const> wave) {
+    for (const Record* r : wave) {
+      if (!r->solution) continue;
+      const int64_t bytes = r->solution->peak();
+      auto at = least_bytes_.upper_bound(r->seconds);
+      if (at != least_bytes_.begin() && std::prev(at)->second <= bytes) continue;
+      while (at != least_bytes_.end() && at->second >= bytes) at = least_bytes_.erase(at);
+      least_bytes_[r->seconds] = bytes;
     }
   }
 
@@ -294,6 +322,7 @@ class Search {
   const SearchOptions& options_;
   std::vector<Record> records_;
   std::vector<Kept> kept_;
+  std::map<double, int64_t> least_bytes_;  ///< seconds -> fewest bytes of a plan as fast; falls
   std::atomic<int64_t> evaluated_{0};
   int64_t simulated_ops_ = 0;
   SearchResult result_;

@@ -74,7 +74,7 @@ struct SearchOptions {
       memory_limit;     ///< of every device, instead of what cluster and profile state
   int64_t top = 5;      ///< plans returned; simulated, the first of them always
   int threads = 1;      ///< the result does not depend on it
-  bool front = false;   ///< evaluate every configuration, so that the Pareto front is complete
+  bool front = false;   ///< fill SearchResult::front: what could stand in it is evaluated
   bool suggest = true;  ///< when nothing fits, search for changes that do
   /// Order in which configurations are tried, 0: canonical. The result does not depend on it.
   uint64_t shuffle_seed = 0;

@@ -25,6 +25,7 @@ struct Record {
   Configuration configuration;
   Outcome outcome = Outcome::kUnknown;
   double seconds = 0.0;  ///< objective, or lower bound for kTimeBound
+  int64_t least_bytes = 0;  ///< lower bound of the fullest rank's memory
   std::optional<Solution> solution;
 };
 
