@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "cost_models/clock.h"
 #include "cost_models/op_time.h"
 
 namespace meshwright::cost {
@@ -151,6 +152,7 @@ OpPrice CostModel::ExplainOp(const Work& work) const {
   price.overhead = graphs ? profile_.gpu->graph_launch.value : profile_.launch_overhead.value;
   if (work.kind != WorkKind::kHost) {
     price.arithmetic = ArithmeticTime(work);
+    if (profile_.gpu && ClockDecides(work)) price.arithmetic = options_.stretch * price.arithmetic;
     price.memory = MemoryTime(work);
   }
   const Seconds body = std::max(price.arithmetic, price.memory);

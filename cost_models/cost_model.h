@@ -16,6 +16,8 @@ struct CostOptions {
   /// Every precision that will be priced; `Make` refuses what the device cannot do.
   std::vector<Precision> precisions;
   bool graphs = false;  ///< ops are launched in CUDA graphs
+  /// Time of attention and large products on GPUs over what the profile says, StretchOf a step.
+  double stretch = 1.0;
 };
 
 /// What an op's time is made of: time = max(arithmetic, memory) + overhead.

@@ -82,7 +82,19 @@ struct AttentionRate {
   Sourced<FlopsPerSecond> rate;            ///< for endless sequences; causal work counted as half
   Sourced<double> half_length;             ///< tokens
   Sourced<double> tail;                    ///< blocks; optional: 0
+  Sourced<double> clock;                   ///< as PowerClock::products; optional: as products
   friend bool operator==(const AttentionRate&, const AttentionRate&) = default;
+};
+
+/// The clock that a GPU's power limit leaves it, as shares of the highest: what draws more power
+/// runs slower, and all of a step at one clock (clock.h).
+struct PowerClock {
+  Sourced<double> reference;  ///< when products and attention were timed
+  Sourced<double> products;   ///< of large products and nothing else for seconds
+  /// Power of memory-bound kernels at the highest clock over that of the limit, both less what an
+  /// idle GPU at that clock draws.
+  Sourced<double> memory_power;
+  friend bool operator==(const PowerClock&, const PowerClock&) = default;
 };
 
 /// Share of the wired bandwidth that a collective gets when each rank sends `bytes`.
@@ -177,6 +189,7 @@ struct GpuModel {
       collectives;                  ///< every kind once; all-reduce also in the switch or not
   std::vector<TrafficFit> traffic;  ///< before `collectives` for our own runtime; optional
   std::vector<KernelFit> kernels;   ///< the longest name counts; optional
+  std::optional<PowerClock> power_clock;  ///< not set: one clock for all steps
   std::optional<IssueCost> issue;   ///< not set: issuing is taken to be free
   Sourced<Seconds> graph_launch;  ///< launch_overhead in a CUDA graph, as our own runtime launches;
                                   ///< optional: launch_overhead

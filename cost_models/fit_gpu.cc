@@ -221,11 +221,13 @@ Status Fitter::Attention() {
       residuals.Add(predict_with(rate, half, s), s.time.value());
     out_.lines.push_back(residuals.Line(
         fmt::format("attention d {} {}", head_dim, backward ? "backward" : "forward")));
-    std::erase_if(rates, [&](const AttentionRate& r) {
-      return r.head_dim == head_dim && r.backward == backward && !r.deterministic &&
-             r.precision == Precision::kBf16;
-    });
     AttentionRate fitted;
+    std::erase_if(rates, [&](const AttentionRate& r) {
+      const bool same = r.head_dim == head_dim && r.backward == backward && !r.deterministic &&
+                        r.precision == Precision::kBf16;
+      if (same) fitted.clock = r.clock;  // calibrate does not measure it
+      return same;
+    });
     fitted.head_dim = head_dim;
     fitted.backward = backward;
     fitted.rate = {FlopsPerSecond(rate), source_};

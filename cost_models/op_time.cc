@@ -169,6 +169,14 @@ Seconds GpuAttentionTime(const Work& work, const GpuModel& gpu) {
   return std::max(all, Seconds(block * units / endless));
 }
 
+double AttentionClock(const Work& work, const GpuModel& gpu, double otherwise) {
+  const Neighbours found = FindNearest(work, gpu);
+  const auto clock = [&](const AttentionRate& entry) {
+    return entry.clock.value > 0 ? entry.clock.value : otherwise;
+  };
+  return clock(*found.below) * (1 - found.part) + clock(*found.above) * found.part;
+}
+
 double EffectiveBytes(const std::vector<EfficiencyPoint>& curve, Bytes bytes) {
   auto effective = [](const EfficiencyPoint& point) {
     return static_cast<double>(point.bytes) / point.efficiency.value;

@@ -65,6 +65,9 @@ FlopsPerSecond GpuAttentionRate(const Work& work, const GpuModel& gpu);
 /// and all keys on one multiprocessor at its part of the endless rate.
 Seconds GpuAttentionTime(const Work& work, const GpuModel& gpu);
 
+/// AttentionRate::clock, between head sizes like the rate; `otherwise` where it was not measured.
+double AttentionClock(const Work& work, const GpuModel& gpu, double otherwise);
+
 /// Bytes that take as long on links of full efficiency: linear between the points of the curve (one
 /// at least), so that more bytes never take less time; of constant efficiency beyond them.
 double EffectiveBytes(const std::vector<EfficiencyPoint>& curve, Bytes bytes);

@@ -81,6 +81,9 @@ Status VisitAttention(A& archive, T& item) {
   if (!archive.Absent("tail", item.tail == Sourced<double>())) {
     MW_RETURN_IF_ERROR(archive.Value("tail", item.tail, Range{0, 1000}, "blocks"));
   }
+  if (!archive.Absent("clock", item.clock == Sourced<double>())) {
+    MW_RETURN_IF_ERROR(archive.Value("clock", item.clock, Range{0.1, 1}, "ratio"));
+  }
   return Status::Ok();
 }
 
@@ -98,6 +101,13 @@ Status VisitRunMemory(A& archive, T& memory) {
   MW_RETURN_IF_ERROR(archive.Value("cta", memory.cta, kSize));
   MW_RETURN_IF_ERROR(archive.Value("edge", memory.edge, kSize));
   return archive.Value("idle", memory.idle, kSize);
+}
+
+template <typename A, typename T>
+Status VisitPowerClock(A& archive, T& clock) {
+  MW_RETURN_IF_ERROR(archive.Value("reference", clock.reference, Range{0.1, 1}, "ratio"));
+  MW_RETURN_IF_ERROR(archive.Value("products", clock.products, Range{0.1, 1}, "ratio"));
+  return archive.Value("memory_power", clock.memory_power, Range{0, 1}, "ratio");
 }
 
 template <typename A, typename T>
@@ -185,6 +195,8 @@ Status VisitGpu(A& archive, T& gpu) {
     MW_RETURN_IF_ERROR(archive.List("kernels", gpu.kernels,
                                     [](auto& a, auto& x) { return VisitKernelFit(a, x); }));
   }
+  MW_RETURN_IF_ERROR(archive.Optional("power_clock", gpu.power_clock,
+                                      [](auto& a, auto& x) { return VisitPowerClock(a, x); }));
   MW_RETURN_IF_ERROR(
       archive.Optional("issue", gpu.issue, [](auto& a, auto& x) { return VisitIssue(a, x); }));
   if (!archive.Absent("graph_launch", gpu.graph_launch == Sourced<Seconds>())) {

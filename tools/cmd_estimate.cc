@@ -89,7 +89,7 @@ Status Estimate(const EstimateArguments& a, Output& output) {
   }
   planner::Plan plan = *named;
   document["split"] = SplitJson(plan);
-  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(machine.profile, plan.dtype));
+  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(machine.profile, plan, machine.cluster));
   MW_ASSIGN_OR_RETURN(const Evaluation evaluation, Evaluate(plan, machine.cluster, costs, {}));
   const planner::Prediction& prediction = evaluation.simulated.prediction;
   const std::vector<int64_t> device_bytes = DeviceBytes(plan, machine.cluster, machine.profile);

@@ -198,8 +198,10 @@ Status MakePlanFile(const PlanArguments& a, Output& output) {
   const bool any_held = a.split.tp || a.split.pp || a.split.dp || a.split.cp || a.split.ep;
   MW_ASSIGN_OR_RETURN(const Machine machine,
                       ResolveMachine(a.cluster, any_held ? a.split.ranks() : 0, output));
+  const int64_t sequence = a.split.sequence.value_or(model.modules.front().max_positions);
   MW_ASSIGN_OR_RETURN(const cost::CostModel costs,
-                      CostsFor(machine.profile, a.split.DTypeOn(machine.on_cpu())));
+                      CostsFor(machine.profile, a.split.DTypeOn(machine.on_cpu()), model, sequence,
+                               machine.cluster));
   const auto found =
       planner::FindPlans(model, machine.cluster, costs, ToSearchOptions(a, machine, costs));
   if (!found.ok()) {

@@ -206,7 +206,7 @@ Result<planner::Prediction> PredictionFor(const planner::Plan& plan, bool change
   if (cluster.Device(0).kind != plan.device) return planner::Prediction();
   if (!changed) return plan.prediction;
   MW_ASSIGN_OR_RETURN(const cost::DeviceProfile profile, ProfileOf(cluster, output));
-  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(profile, plan.dtype));
+  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(profile, plan, cluster));
   MW_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(plan, cluster, costs, {}));
   return std::move(evaluation.simulated.prediction);
 }

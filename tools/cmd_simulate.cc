@@ -35,7 +35,7 @@ Status Simulate(const SimulateArguments& a, Output& output) {
   MW_ASSIGN_OR_RETURN(const planner::Plan plan, LoadPlan(a.plan));
   MW_ASSIGN_OR_RETURN(const topologies::Cluster cluster, ClusterOfPlan(plan));
   MW_ASSIGN_OR_RETURN(const cost::DeviceProfile profile, ProfileOf(cluster, output));
-  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(profile, plan.dtype));
+  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(profile, plan, cluster));
   planner::PredictOptions options;
   options.steps = a.steps;
   options.trace = !a.trace.empty();

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "planner/predict/clock_stretch.h"
 #include "planner/predict/prices.h"
 #include "tools/cpu_profile.h"
 #include "topologies/cluster_io.h"
@@ -143,13 +144,23 @@ Result<Machine> ResolveMachine(const ClusterOptions& options, int64_t ranks_want
   return Machine{std::move(cluster), std::move(profile), gpus};
 }
 
-Result<cost::CostModel> CostsFor(const cost::DeviceProfile& profile, planner::DType dtype) {
+Result<cost::CostModel> CostsFor(const cost::DeviceProfile& profile, planner::DType dtype,
+                                 const planner::ModelSpec& model, int64_t sequence,
+                                 const topologies::Cluster& cluster) {
   const cost::Precision precision = planner::PrecisionOf(dtype);
   cost::CostOptions options;
   options.precisions = {precision};
   options.graphs = true;
   if (precision != cost::Precision::kFp32) options.precisions.push_back(cost::Precision::kFp32);
+  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, cost::CostModel::Make(profile, options));
+  MW_ASSIGN_OR_RETURN(options.stretch,
+                      planner::ClockStretch(model, sequence, dtype, cluster, costs));
   return cost::CostModel::Make(profile, options);
+}
+
+Result<cost::CostModel> CostsFor(const cost::DeviceProfile& profile, const planner::Plan& plan,
+                                 const topologies::Cluster& cluster) {
+  return CostsFor(profile, plan.dtype, plan.model, plan.sequence, cluster);
 }
 
 Result<planner::Plan> LoadPlan(const std::string& path) {

@@ -48,8 +48,13 @@ Result<std::string> LocalTopology();
 /// devices.
 Result<cost::DeviceProfile> ProfileOf(const topologies::Cluster& cluster, Output& output);
 
-/// Prices of a profile for plans of one dtype.
-Result<cost::CostModel> CostsFor(const cost::DeviceProfile& profile, planner::DType dtype);
+/// Prices of a profile for plans of one dtype that train `model` on sequences of a length: with its
+/// ClockStretch.
+Result<cost::CostModel> CostsFor(const cost::DeviceProfile& profile, planner::DType dtype,
+                                 const planner::ModelSpec& model, int64_t sequence,
+                                 const topologies::Cluster& cluster);
+Result<cost::CostModel> CostsFor(const cost::DeviceProfile& profile, const planner::Plan& plan,
+                                 const topologies::Cluster& cluster);
 
 /// Reads a plan file and checks it.
 Result<planner::Plan> LoadPlan(const std::string& path);

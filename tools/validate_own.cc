@@ -113,7 +113,7 @@ Result<Evaluation> EvaluateRow(const MeasuredRow& row, const RowCase& made,
   MW_RETURN_IF_ERROR(planner::CheckSupported(plan));
   MW_ASSIGN_OR_RETURN(const Machine machine, ResolveMachine(where, 0, output));
   MW_RETURN_IF_ERROR(PlaceOn(machine.cluster, &plan));
-  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(machine.profile, plan.dtype));
+  MW_ASSIGN_OR_RETURN(const cost::CostModel costs, CostsFor(machine.profile, plan, machine.cluster));
   return Evaluate(plan, machine.cluster, costs, {});
 }
 

@@ -337,13 +337,18 @@ TEST(HfVision, NestedTextConfigOfQwen) {
 }
 
 TEST(ShippedModels, AllLoadAndCountAsTheyShould) {
-  const std::map<std::string, int64_t> parameters = {{"deepseek-v3", 671026419200},
+  const std::map<std::string, int64_t> parameters = {{"deepseek-coder-1.3b", 1346471936},
+                                                     {"deepseek-v3", 671026419200},
                                                      {"gemma-2-9b", 9241705984},
                                                      {"gpt-tiny", 249216},
                                                      {"gpt2", 124439808},
+                                                     {"gpt2-large", 774030080},
+                                                     {"gpt2-medium", 354823168},
                                                      {"gpt2-xl", 1557611200},
                                                      {"gpt3-175b", 174615846912},
+                                                     {"llama-1.1b-16k", 1100048384},
                                                      {"llama-1.8b-mha", 1820428288},
+                                                     {"llama-160m", 162417408},
                                                      {"llama-1b-untied", 1498482688},
                                                      {"llama-2-70b", 68976648192},
                                                      {"llama-2-7b", 6738415616},
@@ -354,11 +359,18 @@ TEST(ShippedModels, AllLoadAndCountAsTheyShould) {
                                                      {"llama-3.2-3b-untied", 3606752256},
                                                      {"llama-tiny", 229952},
                                                      {"mixtral-8x7b", 46702792704},
+                                                     {"qwen2.5-0.5b", 494032768},
+                                                     {"qwen2.5-1.5b", 1543714304},
                                                      {"qwen2.5-32b", 32763876352},
+                                                     {"qwen2.5-3b", 3085938688},
                                                      {"qwen2.5-7b", 7615616512},
                                                      {"qwen3-235b-a22b", 235093634560},
                                                      {"qwen3-30b-a3b", 30532122624},
-                                                     {"qwen3-8b", 8190735360}};
+                                                     {"qwen3-8b", 8190735360},
+                                                     {"smollm2-1.7b", 1711376384},
+                                                     {"smollm2-360m", 361821120},
+                                                     {"tinyllama-1.1b", 1100048384},
+                                                     {"yi-6b", 6061035520}};
   std::vector<std::string> names;
   for (const auto& [name, count] : parameters) {
     SCOPED_TRACE(name);
@@ -373,7 +385,7 @@ TEST(ShippedModels, AllLoadAndCountAsTheyShould) {
 
 TEST(ShippedModels, AreTheModelsOfTheirConfigs) {
   for (const char* name : {"gpt2", "llama-3-8b", "mixtral-8x7b", "deepseek-v3", "gemma-2-9b",
-                           "qwen2.5-7b", "qwen3-30b-a3b"}) {
+                           "qwen2.5-0.5b", "qwen2.5-7b", "qwen3-30b-a3b"}) {
     SCOPED_TRACE(name);
     const ModelSpec config = Load((kModels / (std::string(name) + ".json")).string());
     EXPECT_EQ(Fingerprint(Load(name)), Fingerprint(config));
