@@ -41,6 +41,9 @@ class Fitter {
     gpu.library_memory = {samples_.library_memory, source_};
     out_.profile.launch_overhead = Time(samples_.launch.value());
     gpu.graph_launch = Time(samples_.graph_launch.value());
+    if (gpu.power_clock && samples_.mix_clock > 0) {
+      gpu.power_clock->reference = {Significant(samples_.mix_clock), source_};
+    }
     out_.profile.memory_efficiency = Number(samples_.copy_rate / bandwidth());
     gpu.issue = IssueCost{Time(samples_.issue_kernel.value()), Time(samples_.issue_product.value()),
                           Time(samples_.issue_attention.value())};
@@ -88,6 +91,11 @@ Status Fitter::Check() const {
     return InvalidInput(
         "GPU samples: found a time, rate or number of multiprocessors that is not above 0; measure "
         "again");
+  }
+  if (!(samples_.mix_clock >= 0 && samples_.mix_clock <= 1)) {
+    return InvalidInput(
+        fmt::format("GPU samples: found mix_clock {}, allowed: 0 (not known) to 1; measure again",
+                    samples_.mix_clock));
   }
   if (samples_.products.size() < kLeastProducts) {
     return InvalidInput(fmt::format("GPU samples: found {} products, needed: {}; measure again",

@@ -48,6 +48,7 @@ struct GpuSamples {
   BytesPerSecond copy_rate;  ///< device-to-device copy, read + written
   Seconds launch;            ///< GPU time of an op that does nothing, launched by itself
   Seconds graph_launch;      ///< the same in a CUDA graph, as the ops below were timed
+  double mix_clock = 0.0;    ///< PowerClock::reference; 0: not known
   Seconds issue_kernel, issue_product, issue_attention;
   Bytes context_memory, library_memory;
   std::vector<ProductTime> products;

@@ -55,6 +55,9 @@ struct GpuMeasurement {
   std::vector<GpuProductSample> products;
   std::vector<GpuAttentionSample> attention;
   std::vector<GpuKernelSample> kernels;
+  /// Clock of the multiprocessors over the highest when attention and large products were timed; 0:
+  /// not known.
+  double mix_clock = 0.0;
   double elapsed_s = 0.0;
 };
 

@@ -19,8 +19,8 @@
 namespace meshwright::tools {
 namespace {
 
-/// Of a step, in programs of which every stage has one: simulated in about a second.
-constexpr int64_t kMostOpsToConfirm = 1'500'000;
+/// Of a step, in programs of which every stage has one: simulated in about a third of a second.
+constexpr int64_t kMostOpsToConfirm = 500'000;
 
 int64_t OpsOf(const planner::Programs& programs) {
   int64_t ops = 0;

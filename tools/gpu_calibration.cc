@@ -160,6 +160,10 @@ void Show(const cost::FittedGpu& fitted, const cost::GpuSamples& samples, Output
                                            SecondsText(samples.issue_kernel.value()),
                                            SecondsText(samples.issue_product.value()),
                                            SecondsText(samples.issue_attention.value()))});
+  if (samples.mix_clock > 0) {
+    facts.Row({"clock of products and attention",
+               fmt::format("{} of the highest", PercentText(samples.mix_clock))});
+  }
   facts.Row({"products", fmt::format("at most {} of the peak, edge {}, depth {}, quantisation {}",
                                      PercentText(gemm.max_efficiency.value), gemm.edge.value,
                                      gemm.depth.value, gemm.quantisation.value)});

@@ -32,6 +32,7 @@ cost::GpuSamples ToGpuSamples(const runtime::GpuMeasurement& m) {
   out.copy_rate = BytesPerSecond(m.copy_bytes_per_s);
   out.launch = Seconds(m.launch_s);
   out.graph_launch = Seconds(m.graph_launch_s);
+  out.mix_clock = m.mix_clock;
   out.issue_kernel = Seconds(m.issue_kernel_s);
   out.issue_product = Seconds(m.issue_product_s);
   out.issue_attention = Seconds(m.issue_attention_s);
@@ -83,6 +84,7 @@ json GpuSamplesJson(const cost::GpuSamples& s) {
             {"copy_bytes_per_s", s.copy_rate.value()},
             {"launch_s", s.launch.value()},
             {"graph_launch_s", s.graph_launch.value()},
+            {"mix_clock", s.mix_clock},
             {"issue_kernel_s", s.issue_kernel.value()},
             {"issue_product_s", s.issue_product.value()},
             {"issue_attention_s", s.issue_attention.value()},
@@ -113,6 +115,7 @@ Result<cost::GpuSamples> ParseGpuSamples(const std::string& text, const std::str
     };
     s.copy_rate = BytesPerSecond(d.at("copy_bytes_per_s").get<double>());
     s.launch = seconds(d, "launch_s");
+    s.mix_clock = d.value("mix_clock", 0.0);
     s.graph_launch = d.contains("graph_launch_s") ? seconds(d, "graph_launch_s") : s.launch;
     s.issue_kernel = seconds(d, "issue_kernel_s");
     s.issue_product = seconds(d, "issue_product_s");

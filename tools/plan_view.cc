@@ -129,7 +129,7 @@ std::string PredictionText(const Plan& plan, const Prediction& p,
       {"step time", SecondsText(p.step_time_s), "simulated with the profile " + profile.name});
   if (profile.gpu) {
     table.Row({"  within", fmt::format("{:.1f} %", 200 * kOwnStepDeviation),
-               "twice the deviation of 70 runs on H200s (cost_models/validation/own_h200.csv)"});
+               "twice the deviation of 80 runs on H200s (cost_models/validation/own_h200.csv)"});
   }
   table.Row({"tokens/s a GPU", NumberText(p.tokens_per_s_per_gpu),
              fmt::format("tokens of a step / step time / {} ranks", Thousands(plan.world_size()))});

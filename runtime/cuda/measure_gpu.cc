@@ -167,7 +167,7 @@ Status Meter::Products() {
     MW_RETURN_IF_ERROR(MeasureShort(device_, bench_, &p));
     out_.products.push_back(p.sample);
   }
-  MW_RETURN_IF_ERROR(MeasureSustained(device_, bench_, &products, &out_.attention));
+  MW_RETURN_IF_ERROR(MeasureSustained(device_, bench_, &products, &out_.attention, &out_.mix_clock));
   for (const TunedProduct& p : products) out_.products.push_back(p.sample);
   return Status::Ok();
 }

@@ -4,13 +4,16 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
+#include <thread>
 
 #include "runtime/cuda/attention.h"
 #include "runtime/cuda/cuda_kernels.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/gemm_problem.h"
 #include "runtime/cuda/gpu_bench_cases.h"
+#include "runtime/cuda/gpu_clock.h"
 
 namespace meshwright::runtime::cuda {
 namespace {
@@ -92,7 +95,7 @@ class Mix {
       : device_(device), bench_(bench), products_(products), attention_(attention) {}
 
   Status Prepare();
-  Status Measure();
+  Status Measure(double* mean_clock);
 
  private:
   Status RunProduct(size_t i);
@@ -199,7 +202,18 @@ Status Mix::Round(size_t turn, Stopwatch* watch) {
   return Status::Ok();
 }
 
-Status Mix::Measure() {
+/// Waits for the stream and adds clocks meanwhile.
+Status WaitAndSample(cudaStream_t stream, const GpuClock& clock, std::vector<double>* clocks) {
+  while (true) {
+    const cudaError_t state = cudaStreamQuery(stream);
+    if (state == cudaSuccess) return Status::Ok();
+    if (state != cudaErrorNotReady) MW_CUDA_CALL(state);
+    clocks->push_back(clock.Share());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+Status Mix::Measure(double* mean_clock) {
   const cudaStream_t stream = device_.stream(planner::kComputeStream);
   size_t turn = 0;
   const auto next_turn = [&] { return turn++ % kAttentionTurns; };
@@ -211,15 +225,21 @@ Status Mix::Measure() {
   std::vector<std::vector<double>> seconds(items);
   Stopwatch watch(stream, items);
   MW_RETURN_IF_ERROR(watch.Create());
+  const GpuClock clock(device_.ordinal());
+  std::vector<double> clocks;
   for (int round = 0; round < kRounds; ++round) {
     const size_t part = next_turn();
     MW_RETURN_IF_ERROR(Round(part, &watch));
-    MW_CUDA_CALL(cudaStreamSynchronize(stream));
+    MW_RETURN_IF_ERROR(WaitAndSample(stream, clock, &clocks));
     for (size_t i = 0; i < items; ++i) {
       if (!TakesPart(i, part)) continue;
       MW_ASSIGN_OR_RETURN(const double took, watch.Seconds(i));
       seconds[i].push_back(took);
     }
+  }
+  if (!clocks.empty()) {
+    *mean_clock =
+        std::accumulate(clocks.begin(), clocks.end(), 0.0) / static_cast<double>(clocks.size());
   }
   for (size_t i = 0; i < items; ++i) {
     const auto middle = seconds[i].begin() + static_cast<std::ptrdiff_t>(seconds[i].size() / 2);
@@ -244,10 +264,10 @@ Status RunTuned(CudaDevice& device, const TunedProduct& product, const GemmProbl
 }
 
 Status MeasureSustained(CudaDevice& device, GpuBench& bench, std::vector<TunedProduct>* products,
-                        std::vector<GpuAttentionSample>* attention) {
+                        std::vector<GpuAttentionSample>* attention, double* clock) {
   Mix mix(device, bench, *products, *attention);
   MW_RETURN_IF_ERROR(mix.Prepare());
-  return mix.Measure();
+  return mix.Measure(clock);
 }
 
 }  // namespace meshwright::runtime::cuda

@@ -26,8 +26,9 @@ Status RunTuned(CudaDevice& device, const TunedProduct& product, const GemmProbl
                 const GemmOperands& operands);
 
 /// Fills in the seconds of both lists, in the bench's memory; medians of several rounds over all of
-/// them. Attention comes in pairs of one shape, forward first.
+/// them. Attention comes in pairs of one shape, forward first. `clock`: the mean of those rounds,
+/// GpuClock::Share.
 Status MeasureSustained(CudaDevice& device, GpuBench& bench, std::vector<TunedProduct>* products,
-                        std::vector<GpuAttentionSample>* attention);
+                        std::vector<GpuAttentionSample>* attention, double* clock);
 
 }  // namespace meshwright::runtime::cuda

@@ -157,6 +157,27 @@ TEST(FitGpu, KernelsArePricedAsTheyWereMeasured) {
   }
 }
 
+TEST(FitGpu, TheReferenceClockIsThatOfTheMeasurements) {
+  GpuSamples samples = SamplesOf({});
+  const auto unknown = FitGpu(Base(), samples, "a test");
+  ASSERT_TRUE(unknown.ok()) << unknown.status().message();
+  EXPECT_EQ(unknown->profile.gpu->power_clock, Base().gpu->power_clock);
+  samples.mix_clock = 0.81;
+  const auto known = FitGpu(Base(), samples, "a test");
+  ASSERT_TRUE(known.ok()) << known.status().message();
+  EXPECT_EQ(known->profile.gpu->power_clock->reference.value, 0.81);
+  EXPECT_EQ(known->profile.gpu->power_clock->products, Base().gpu->power_clock->products);
+  for (const AttentionRate& rate : known->profile.gpu->attention) {
+    if (rate.head_dim != 128 || rate.precision != Precision::kBf16) continue;
+    EXPECT_GT(rate.clock.value, 0.8) << "kept, though the rate is new";
+  }
+  DeviceProfile plain = Base();
+  plain.gpu->power_clock.reset();
+  const auto without = FitGpu(plain, samples, "a test");
+  ASSERT_TRUE(without.ok());
+  EXPECT_FALSE(without->profile.gpu->power_clock) << "what draws power was not measured";
+}
+
 TEST(FitGpu, RefusesWhatItCannotFit) {
   const auto refusal = [](const std::function<void(DeviceProfile&, GpuSamples&)>& change) {
     DeviceProfile base = Base();
@@ -174,6 +195,8 @@ TEST(FitGpu, RefusesWhatItCannotFit) {
               HasSubstr("above 0"));
   EXPECT_THAT(refusal([](DeviceProfile&, GpuSamples& s) { s.launch = Seconds(NAN); }),
               HasSubstr("above 0"));
+  EXPECT_THAT(refusal([](DeviceProfile&, GpuSamples& s) { s.mix_clock = 1.1; }),
+              HasSubstr("mix_clock 1.1"));
   EXPECT_THAT(refusal([](DeviceProfile& base, GpuSamples&) { base.peaks.clear(); }),
               HasSubstr("bf16"));
 }
