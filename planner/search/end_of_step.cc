@@ -42,18 +42,13 @@ class Walk {
       const ItemCost& cost = *items_[i].cost;
       return single ? cost.backward_first_ns : cost.backward_ns;
     };
-    bool entered = false;  // of a chunk but the last
     for (size_t i = items_.size(); i-- > 0;) {
-      if (entered) {
-        backward_ += (turns_ - 1) * ChunkTime(i, time);
-        entered = false;
+      if (i + 1 == items_.size() || items_[i + 1].begins_chunk) {
+        if (!passes_.empty()) backward_ += (turns_ - 1) * ChunkTime(i, time);
+        passes_.emplace_back(backward_, backward_);
       }
-      if (passes_.empty() || passes_.back().second >= 0) passes_.emplace_back(backward_, -1);
       backward_ += time(i);
-      if (items_[i].begins_chunk || i == 0) {
-        passes_.back().second = backward_;
-        entered = true;
-      }
+      passes_.back().second = backward_;
       kv_ += items_[i].cost->kv_sum_ns;
       if (sums_.bucket_of_item[i] < 0) continue;
       const auto b = static_cast<size_t>(sums_.bucket_of_item[i]);
