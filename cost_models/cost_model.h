@@ -49,6 +49,13 @@ class CostModel {
   /// Errors: what `Validate` says of the profile; kUnsupported for a precision that it lacks.
   static Result<CostModel> Make(DeviceProfile profile, CostOptions options);
 
+  /// The same prices with another CostOptions::stretch.
+  CostModel WithStretch(double stretch) const {
+    CostModel other = *this;
+    other.options_.stretch = stretch;
+    return other;
+  }
+
   const DeviceProfile& profile() const { return profile_; }
   const CostOptions& options() const { return options_; }
 

@@ -13,8 +13,8 @@ namespace meshwright::planner {
 
 /// CostOptions::stretch for training `model` on sequences of this length: StretchOf what a step on
 /// one GPU, of micro-batches of about 16,384 tokens, is busy with. What splits change, waiting and
-/// recomputation, is left out. 1 for CPUs, profiles without `power_clock`, other arithmetic than
-/// bf16, and models that the stack meshwright cannot run.
+/// recomputation, is left out (tensor traffic: MakePrices). 1 for CPUs, profiles without
+/// `power_clock`, other arithmetic than bf16, and models that the stack meshwright cannot run.
 ///
 /// `costs` has stretch 1; `cluster` gives a device to price on.
 Result<double> ClockStretch(const ModelSpec& model, int64_t sequence, DType dtype,

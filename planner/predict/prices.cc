@@ -388,7 +388,10 @@ Result<Prices> MakePrices(const Plan& plan, const topologies::Cluster& cluster,
   if (const auto& gpu = model.profile().gpu; gpu && world > 1) {
     prices.partnered_ = ToNanoseconds(gpu->partnered_launch.value);
   }
-  prices.model_ = std::make_shared<const cost::CostModel>(model);
+  // Links draw power, too: steps of a tensor pair had 1.40 to 1.55 GHz (cost_models/h200_runs.md).
+  const bool traffic = std::ranges::any_of(plan.modules, [](const auto& m) { return m.tp > 1; });
+  prices.model_ = std::make_shared<const cost::CostModel>(
+      model.WithStretch(std::max(model.options().stretch, traffic ? 1.0 : 0.0)));
   prices.cluster_ = std::make_shared<const topologies::Cluster>(cluster);
   prices.paths_ = std::make_shared<Prices::PathCache>();
   return prices;

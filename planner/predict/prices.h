@@ -113,7 +113,8 @@ inline constexpr const char* kScoresSuffix = ".scores";
 /// Number format of the arithmetic on `dtype`; integers count as fp32 (their ops only move memory).
 cost::Precision PrecisionOf(DType dtype);
 
-/// Prices for the plan's placement. kInvalidInput when the placement does not fit the cluster, or
+/// Prices for the plan's placement; with tensor traffic CostOptions::stretch is at least 1.
+/// kInvalidInput when the placement does not fit the cluster, or
 /// the cost model lacks the plan's precision or is of another kind of device than the cluster has.
 Result<Prices> MakePrices(const Plan& plan, const topologies::Cluster& cluster,
                           const cost::CostModel& model);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "planner/predict/predict.h"
 #include "tests/planner/predict_fixtures.h"
 
 namespace meshwright::planner {
@@ -36,6 +37,24 @@ TEST(ClockStretch, IsOneWhereNothingIsKnown) {
   const auto cpu = ClockStretch(TinyGpt(), 32, DType::kF32, CpuRanks(2, 2), InventedCpuCosts());
   ASSERT_TRUE(cpu.ok());
   EXPECT_EQ(*cpu, 1.0);
+}
+
+TEST(ClockStretch, TensorTrafficLeavesNoHigherClockThanTheReference) {
+  const cost::CostModel costs = ShippedCosts("h200-sxm");
+  const auto step = [&](int64_t tp, double stretch) {
+    SplitRequest r;
+    r.tp = tp;
+    r.micro_batch = 4;
+    r.global_batch = 8;
+    r.sequence = 4096;
+    r.device = topologies::DeviceKind::kGpu;
+    const Plan plan = PlanOf(ShippedModel("llama-1b-untied"), r);
+    const Prices prices = PricesOf(plan, ShippedCluster("dgx-h200", 8), costs.WithStretch(stretch));
+    return Predict(plan, Lowered(plan), prices)->prediction.step_time_s;
+  };
+  EXPECT_LT(step(1, 0.9), 0.95 * step(1, 1.0));
+  EXPECT_EQ(step(2, 0.9), step(2, 1.0));
+  EXPECT_GT(step(2, 1.1), 1.05 * step(2, 1.0));
 }
 
 }  // namespace
